@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from factorize.adapters.altered_batches import Randomness
-from factorize.adapters.given import entries_of
+from factorize.adapters.given_data import entries_of
 from factorize.adapters.mixed_data import call_seeded, digest_of
 from factorize.errors import InvalidParameter
 

@@ -1,272 +1,23 @@
-"""The parts that a torch job gives: model, optimizer and data, used as they are or refused by name in advance."""
+"""The model and the optimizer that a torch job gives, used as they are or refused by name in advance."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-from opacus.grad_sample import AbstractGradSampleModule, GradSampleModule
-from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
+from opacus.grad_sample import AbstractGradSampleModule
+from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from opacus.validators import ModuleValidator
 from torch.nn.parameter import is_lazy
-from torch.utils.data import (
-    BatchSampler,
-    ConcatDataset,
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-)
 
-from factorize.adapters.layer_rows import keep_pass
-from factorize.errors import FactorizeError, InvalidParameter, InvalidParticipation
+from factorize.adapters.example_gradients import ExampleGradients as ExampleGradients
+from factorize.adapters.ranks.placements import is_sharded
+from factorize.errors import InvalidParameter
 
-GRAD_SAMPLE_MODES = ("hooks", "functorch", "streamed")
-"""The ways to a gradient of each example for every layer: Opacus's, and its hooks with a few examples at a time."""
-_STREAMED_LAYERS = (torch.nn.Linear, torch.nn.Embedding)
-"""The layers whose gradients may be larger than the tensors that they are made of."""
-_KEPT_SETTINGS = (
-    *("collate_fn", "num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context"),
-    *("generator", "prefetch_factor", "persistent_workers", "in_order"),
-)
 _MAX_NAMES = 3
 """The most parameters that a message names."""
-
-
-@dataclass(frozen=True)
-class GivenData:
-    """The data of a job.
-
-    Attributes:
-        dataset: the data set, with `__len__` and `__getitem__`.
-        batch_size: examples per step.
-        loading: arguments of the loader that fetches them.
-        replaced: a sentence for each setting of the caller's loader that the job's order replaces.
-    """
-
-    dataset: Any
-    batch_size: int
-    loading: dict[str, Any]
-    replaced: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, data: Any, batch_size: int | None, *, sampling: str, remainder: str) -> GivenData:
-        """Return the data of a loader, or a data set with a batch size.
-
-        Args:
-            data: the caller's data.
-            batch_size: the caller's batch size.
-            sampling: sampling of the job.
-            remainder: the remainder of the job's order.
-
-        Raises:
-            InvalidParameter: no batch size or two, data without a length, or a loader that contradicts the job.
-            InvalidParticipation: the loader's sampler chooses other examples than the job's order.
-        """
-        if not isinstance(data, DataLoader):
-            _check_dataset(data)
-            if batch_size is None:
-                message = "a data set needs batch_size=; give it, or give a DataLoader"
-                raise InvalidParameter(message, field="batch_size")
-            return cls(data, batch_size, {})
-        _check_dataset(data.dataset)
-        batches = _plain_batches(data)
-        if batch_size is not None and batch_size != batches.batch_size:
-            message = (
-                f"batch_size={batch_size} differs from the loader's {batches.batch_size}; leave batch_size out, or "
-                "give the data set instead of the loader"
-            )
-            raise InvalidParameter(message, field="batch_size")
-        if batches.drop_last and remainder == "pad":
-            message = "the loader's drop_last=True contradicts remainder='pad'; leave one out"
-            raise InvalidParameter(message, field="remainder")
-        kept = {name: getattr(data, name) for name in _KEPT_SETTINGS if hasattr(data, name)}
-        return cls(data.dataset, batches.batch_size, kept, tuple(_replaced(batches, sampling)))
-
-
-def refuse_sampling(loader: Any) -> None:
-    """Refuse a data loader with another order than that of its data, if nobody audits the batches.
-
-    `PrivacyEngine` draws Poisson samples by default, and `shuffle=True` draws a new order in every epoch: then the
-    steps of an example may be neighbours, and the sensitivity of fixed epochs does not cover them.
-
-    Raises:
-        InvalidParticipation: the loader samples, shuffles, or leaves examples out.
-    """
-    if isinstance(_plain_batches(loader).sampler, RandomSampler):
-        raise InvalidParticipation(
-            "the loader's shuffle=True draws a new order in every epoch, but the sensitivity assumes that every epoch "
-            "repeats one order; shuffle once (torch.utils.data.Subset(data, permutation)), give the optimizer an "
-            "auditor, or use make_private, which makes the order",
-            field="data",
-        )
-
-
-def _plain_batches(loader: Any) -> BatchSampler:
-    """Return the sampler of a loader's batches, if every epoch takes every example once.
-
-    Raises:
-        InvalidParticipation: an epoch does not.
-    """
-    batches, examples = getattr(loader, "batch_sampler", None), len(loader.dataset)
-    if isinstance(batches, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)):
-        raise InvalidParticipation(
-            f"the loader's {type(batches).__name__} draws Poisson samples, but correlated noise needs a fixed order; "
-            "use poisson_sampling=False, or make_private(data set, sampling='cyclic_poisson') with a banded C",
-            field="data",
-        )
-    if batches is None:
-        message = "the loader has batch_size=None, so one item may be any number of examples; give it a batch size"
-        raise InvalidParameter(message, field="batch_size")
-    own = type(loader).__iter__ is not DataLoader.__iter__
-    sampler: Any = getattr(batches, "sampler", None)
-    random = type(sampler) is RandomSampler and not sampler.replacement and len(sampler.data_source) == examples
-    whole = (random or type(sampler) is SequentialSampler) and len(sampler) == examples
-    if type(batches) is BatchSampler and whole and not own:
-        return batches
-    maker = loader if own else batches if type(batches) is not BatchSampler else sampler
-    raise InvalidParticipation(
-        f"the loader's {type(maker).__name__} decides which of the {examples} examples take part and when, but the "
-        "sensitivity assumes an order of all of them. To use part of the data, give torch.utils.data.Subset(data, "
-        "indices). Leave a DistributedSampler out, since every rank gets its share of each batch. Otherwise give the "
-        "data set with batch_size=",
-        field="data",
-    )
-
-
-def _replaced(batches: BatchSampler, sampling: str) -> Iterable[str]:
-    """Yield a sentence for each setting of a loader that the job's order replaces."""
-    order = "one public permutation (order_seed), which every epoch repeats" if sampling == "fixed" else sampling
-    if isinstance(batches.sampler, RandomSampler):
-        yield f"The loader's shuffle=True was replaced by {order}."
-    if batches.drop_last and sampling != "fixed":
-        yield f"The loader's drop_last=True was replaced by {order}, which draws batches of random sizes."
-
-
-def _check_dataset(dataset: object) -> None:
-    """Refuse data without an order of their own."""
-    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise InvalidParameter(
-            f"{type(dataset).__name__} has no length or no index, so nobody can tell which examples a step uses; give "
-            "a data set with __len__ and __getitem__ (list(stream), if it fits into memory)",
-            field="data",
-        )
-
-
-def refuse_repeats(dataset: object) -> None:
-    """Refuse a data set that names some of its examples more than once, for example to have more of a rare class.
-
-    Raises:
-        InvalidParticipation: the data set does, so that these examples take part more often than the participation
-            allows.
-    """
-    entries = entries_of(dataset)
-    if len(np.unique(entries, axis=0)) < len(entries):
-        raise InvalidParticipation(
-            f"the {type(dataset).__name__} lists some examples more than once, so they would take part more often "
-            "than the participation allows; list each once, or give users=[number of the example of each item], whose "
-            "items take turns",
-            field="data",
-        )
-
-
-def entries_of(dataset: Any) -> np.ndarray:
-    """Return for each item of a data set the data set that holds it, and its index there, shape (items, 2)."""
-    if isinstance(dataset, Subset):
-        return entries_of(dataset.dataset)[np.asarray(dataset.indices, dtype=np.int64)]
-    if isinstance(dataset, ConcatDataset):
-        return np.concatenate([entries_of(part) for part in dataset.datasets])
-    chosen: Any = getattr(dataset, "_indices", None)  # of `datasets`, which keep a choice of rows in a table
-    rows = chosen.column(0).to_numpy() if hasattr(chosen, "column") else np.arange(len(dataset))
-    return np.column_stack([np.full(len(rows), id(dataset)), rows])
-
-
-class ExampleGradients(GradSampleModule):
-    """Opacus's module, with the layers' own paddings, and errors that name the layer and a way out.
-
-    Args:
-        model: the wrapped model.
-        mode: one of `GRAD_SAMPLE_MODES`; `streamed` keeps no gradient of each example of large layers
-            (`factorize.adapters.layer_rows`).
-        **options: options of Opacus's module.
-    """
-
-    def __init__(self, model: torch.nn.Module, *, mode: str = "hooks", **options: Any) -> None:
-        samplers = {kind: partial(_padded_rows, each) for kind, each in GradSampleModule.GRAD_SAMPLERS.items()}
-        if mode == "streamed":
-            samplers |= {kind: partial(keep_pass, samplers[kind]) for kind in _STREAMED_LAYERS}
-        self.GRAD_SAMPLERS = samplers
-        super().__init__(model, force_functorch=mode == "functorch", **options)
-
-    def _get_module_type(self, module: torch.nn.Module) -> type[torch.nn.Module] | None:
-        """Return a layer's type, by which Opacus finds its rule; those for convolutions know no padding but zeros."""
-        padded = getattr(module, "padding_mode", "zeros") != "zeros"
-        return None if padded else type(module)
-
-    def capture_activations_hook(self, module: torch.nn.Module, *given: Any) -> None:
-        """Keep a layer's inputs; see Opacus."""
-        with _named_errors(module):
-            super().capture_activations_hook(module, *given)
-
-    def capture_backprops_hook(self, module: torch.nn.Module, *given: Any, **options: Any) -> None:
-        """Make a layer's gradients of examples; see Opacus."""
-        with _named_errors(module):
-            super().capture_backprops_hook(module, *given, **options)
-
-    def rearrange_grad_samples(self, *, module: torch.nn.Module, **others: Any) -> Any:
-        """Return activations and backprops with the examples in front; see Opacus.
-
-        Raises:
-            InvalidParameter: the layer's activations were used by a backward pass before.
-        """
-        if getattr(module, "activations", None) == []:
-            raise InvalidParameter(
-                f"a {type(module).__name__} got a second backward pass for one forward pass; add the losses up, and "
-                "call backward() once per batch",
-                field="model",
-            )
-        return super().rearrange_grad_samples(module=module, **others)
-
-
-@contextmanager
-def _named_errors(layer: torch.nn.Module) -> Iterator[None]:
-    """Name the layer whose gradients of examples Opacus cannot make.
-
-    Raises:
-        InvalidParameter: it cannot.
-    """
-    try:
-        yield
-    except FactorizeError:
-        raise
-    except Exception as error:
-        raise InvalidParameter(
-            f"Opacus makes no gradient of each example for a {type(layer).__name__}: {str(error).splitlines()[0][:120]}"
-            "; a layer with parameters of its own has to take one tensor, return one, and draw no random numbers (no "
-            "Dropout inside); move its parameters into a layer of their own",
-            field="model",
-        ) from error
-
-
-def _padded_rows(
-    sampler: Callable[..., dict[torch.nn.Parameter, torch.Tensor]], layer: Any, inputs: Any, outputs: torch.Tensor
-) -> dict[torch.nn.Parameter, torch.Tensor]:
-    """Return a layer's gradients by example: Opacus's, but zero for the word that pads, and right for channels_last."""
-    if isinstance(layer, torch.nn.modules.conv._ConvNd):  # Opacus reads windows by the strides of contiguous images
-        inputs, outputs = [each.contiguous() for each in inputs], outputs.contiguous()
-    rows = sampler(layer, inputs, outputs)
-    if getattr(layer, "padding_idx", None) is not None:
-        for each in rows.values():
-            each[:, layer.padding_idx] = 0
-    return rows
 
 
 def check_model(model: torch.nn.Module) -> None:
@@ -402,6 +153,31 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: torch.nn.Module | N
         raise InvalidParameter(
             f"{_listed(stale)}: frozen, but with an old gradient, which the optimizer would apply without noise; call "
             "optimizer.zero_grad(), or take these parameters out of the optimizer",
+            field="optimizer",
+        )
+
+
+def refuse_other_clipping(optimizer: torch.optim.Optimizer, *, alone: bool) -> None:
+    """Refuse an optimizer that clips in another way, or one of several ranks that would each add all the noise.
+
+    Args:
+        optimizer: an optimizer of torch or Opacus.
+        alone: whether no other rank takes part.
+
+    Raises:
+        InvalidParameter: see the messages.
+    """
+    if isinstance(optimizer, DPOptimizer) and type(optimizer) not in (DPOptimizer, DistributedDPOptimizer):
+        raise InvalidParameter(
+            f"Opacus's {type(optimizer).__name__} clips in a way that no sensitivity here covers; use clipping='flat' "
+            "with grad_sample_mode='hooks' (one process, DDP), or clip yourself and use NoiseGenerator (fully_shard)",
+            field="optimizer",
+        )
+    sharded = any(is_sharded(p) for group in optimizer.param_groups for p in group["params"])
+    if alone and (sharded or hasattr(optimizer, "world_size")):
+        raise InvalidParameter(
+            f"{type(optimizer).__name__} is the optimizer of one of several ranks; use correlated_optimizer of "
+            "factorize.adapters.ranks.opacus_ranks, which sums over them",
             field="optimizer",
         )
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 
 from factorize.adapters.altered_batches import Randomness, alter_batches, rare_example
 from factorize.adapters.empty_batches import collate_or_empty, empty_like
-from factorize.adapters.given import GivenData
+from factorize.adapters.given_data import GivenData
 from factorize.adapters.jobs import Planned
 from factorize.adapters.mixed_data import refuse_mixed_data
 from factorize.adapters.opacus import CorrelatedOptimizer

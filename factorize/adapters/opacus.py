@@ -7,17 +7,18 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
-from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
+from opacus.optimizers import DPOptimizer
 
 from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipped_sums import check_roundings
 from factorize.adapters.clipping import example_rows, load_loops, use_up
 from factorize.adapters.data_mark import refuse_other_data
-from factorize.adapters.given import check_optimizer, refuse_sampling
+from factorize.adapters.given import check_optimizer, refuse_other_clipping
+from factorize.adapters.given_data import refuse_sampling
 from factorize.adapters.gradient_rows import difference_of_autograd
 from factorize.adapters.layer_rows import Rows
 from factorize.adapters.own_steps import USED_ROWS, own_parameters, refuse_own_steps
-from factorize.adapters.ranks.placements import is_sharded, values_sum
+from factorize.adapters.ranks.placements import values_sum
 from factorize.adapters.rehearsal import Rehearsal
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import Auditor
@@ -98,7 +99,10 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         model: torch.nn.Module | None = None,
         **options: Unpack[TorchNoiseOptions],
     ) -> None:
-        _refuse_unfit(optimizer, alone=type(self) is CorrelatedOptimizer)
+        if isinstance(optimizer, CorrelatedOptimizer):
+            message = "this optimizer is already private; give the torch or Opacus optimizer that it was made from"
+            raise InvalidParameter(message, field="optimizer")
+        refuse_other_clipping(optimizer, alone=type(self) is CorrelatedOptimizer)
         if isinstance(optimizer, DPOptimizer):
             optimizer = optimizer.original_optimizer
         check_optimizer(optimizer, model)
@@ -390,23 +394,3 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
                 f"step {self.noise.step} has gradients of {self._samples} examples, but its batch has "
                 f"{self._expected}; use each whole batch once, and no other example"
             )
-
-
-def _refuse_unfit(optimizer: torch.optim.Optimizer, *, alone: bool) -> None:
-    """Refuse an optimizer that clips in another way, or one of several ranks that would each add all the noise."""
-    if isinstance(optimizer, CorrelatedOptimizer):
-        message = "this optimizer is already private; give the torch or Opacus optimizer that it was made from"
-        raise InvalidParameter(message, field="optimizer")
-    if isinstance(optimizer, DPOptimizer) and type(optimizer) not in (DPOptimizer, DistributedDPOptimizer):
-        raise InvalidParameter(
-            f"Opacus's {type(optimizer).__name__} clips in a way that no sensitivity here covers; use clipping='flat' "
-            "with grad_sample_mode='hooks' (one process, DDP), or clip yourself and use NoiseGenerator (fully_shard)",
-            field="optimizer",
-        )
-    sharded = any(is_sharded(p) for group in optimizer.param_groups for p in group["params"])
-    if alone and (sharded or hasattr(optimizer, "world_size")):
-        raise InvalidParameter(
-            f"{type(optimizer).__name__} is the optimizer of one of several ranks; use correlated_optimizer of "
-            "factorize.adapters.ranks.opacus_ranks, which sums over them",
-            field="optimizer",
-        )

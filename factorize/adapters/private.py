@@ -14,14 +14,9 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
 from factorize.adapters.data_mark import mark_of
-from factorize.adapters.given import (
-    GRAD_SAMPLE_MODES,
-    ExampleGradients,
-    GivenData,
-    check_model,
-    check_optimizer,
-    refuse_repeats,
-)
+from factorize.adapters.example_gradients import GRAD_SAMPLE_MODES, ExampleGradients
+from factorize.adapters.given import check_model, check_optimizer
+from factorize.adapters.given_data import GivenData, refuse_repeats
 from factorize.adapters.jobs import FactorSource, Planned, adam_workload, plan, samplings_of
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer

@@ -14,7 +14,7 @@ from opacus import GradSampleModule
 
 from factorize.adapters.clipped_sums import CLIP_FACTOR, check_roundings
 from factorize.adapters.clipping import clipped_moments, clipped_sums, refuse_narrow
-from factorize.adapters.given import ExampleGradients
+from factorize.adapters.example_gradients import ExampleGradients
 from factorize.adapters.gradient_rows import GradientRows
 from factorize.adapters.layer_rows import LayerRows
 from factorize.adapters.opacus import CorrelatedOptimizer

@@ -1,0 +1,99 @@
+"""Opacus's gradients of each example, with the layers' own paddings and errors that name the layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from opacus.grad_sample import GradSampleModule
+
+from factorize.adapters.layer_rows import keep_pass
+from factorize.errors import FactorizeError, InvalidParameter
+
+GRAD_SAMPLE_MODES = ("hooks", "functorch", "streamed")
+"""The ways to a gradient of each example for every layer: Opacus's, and its hooks with a few examples at a time."""
+_STREAMED_LAYERS = (torch.nn.Linear, torch.nn.Embedding)
+"""The layers whose gradients may be larger than the tensors that they are made of."""
+
+
+class ExampleGradients(GradSampleModule):
+    """Opacus's module, with the layers' own paddings, and errors that name the layer and a way out.
+
+    Args:
+        model: the wrapped model.
+        mode: one of `GRAD_SAMPLE_MODES`; `streamed` keeps no gradient of each example of large layers
+            (`factorize.adapters.layer_rows`).
+        **options: options of Opacus's module.
+    """
+
+    def __init__(self, model: torch.nn.Module, *, mode: str = "hooks", **options: Any) -> None:
+        samplers = {kind: partial(_padded_rows, each) for kind, each in GradSampleModule.GRAD_SAMPLERS.items()}
+        if mode == "streamed":
+            samplers |= {kind: partial(keep_pass, samplers[kind]) for kind in _STREAMED_LAYERS}
+        self.GRAD_SAMPLERS = samplers
+        super().__init__(model, force_functorch=mode == "functorch", **options)
+
+    def _get_module_type(self, module: torch.nn.Module) -> type[torch.nn.Module] | None:
+        """Return a layer's type, by which Opacus finds its rule; those for convolutions know no padding but zeros."""
+        padded = getattr(module, "padding_mode", "zeros") != "zeros"
+        return None if padded else type(module)
+
+    def capture_activations_hook(self, module: torch.nn.Module, *given: Any) -> None:
+        """Keep a layer's inputs; see Opacus."""
+        with _named_errors(module):
+            super().capture_activations_hook(module, *given)
+
+    def capture_backprops_hook(self, module: torch.nn.Module, *given: Any, **options: Any) -> None:
+        """Make a layer's gradients of examples; see Opacus."""
+        with _named_errors(module):
+            super().capture_backprops_hook(module, *given, **options)
+
+    def rearrange_grad_samples(self, *, module: torch.nn.Module, **others: Any) -> Any:
+        """Return activations and backprops with the examples in front; see Opacus.
+
+        Raises:
+            InvalidParameter: the layer's activations were used by a backward pass before.
+        """
+        if getattr(module, "activations", None) == []:
+            raise InvalidParameter(
+                f"a {type(module).__name__} got a second backward pass for one forward pass; add the losses up, and "
+                "call backward() once per batch",
+                field="model",
+            )
+        return super().rearrange_grad_samples(module=module, **others)
+
+
+@contextmanager
+def _named_errors(layer: torch.nn.Module) -> Iterator[None]:
+    """Name the layer whose gradients of examples Opacus cannot make.
+
+    Raises:
+        InvalidParameter: it cannot.
+    """
+    try:
+        yield
+    except FactorizeError:
+        raise
+    except Exception as error:
+        raise InvalidParameter(
+            f"Opacus makes no gradient of each example for a {type(layer).__name__}: {str(error).splitlines()[0][:120]}"
+            "; a layer with parameters of its own has to take one tensor, return one, and draw no random numbers (no "
+            "Dropout inside); move its parameters into a layer of their own",
+            field="model",
+        ) from error
+
+
+def _padded_rows(
+    sampler: Callable[..., dict[torch.nn.Parameter, torch.Tensor]], layer: Any, inputs: Any, outputs: torch.Tensor
+) -> dict[torch.nn.Parameter, torch.Tensor]:
+    """Return a layer's gradients by example: Opacus's, but zero for the word that pads, and right for channels_last."""
+    if isinstance(layer, torch.nn.modules.conv._ConvNd):  # Opacus reads windows by the strides of contiguous images
+        inputs, outputs = [each.contiguous() for each in inputs], outputs.contiguous()
+    rows = sampler(layer, inputs, outputs)
+    if getattr(layer, "padding_idx", None) is not None:
+        for each in rows.values():
+            each[:, layer.padding_idx] = 0
+    return rows
