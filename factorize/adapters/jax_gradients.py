@@ -13,8 +13,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.typing import ArrayLike
 
 from factorize.adapters.clipped_sums import CLIP_FACTOR, check_roundings, shrink_for_float32
-from factorize.adapters.jax import real_leaves
 from factorize.adapters.jax_guard import GuardedBatches
+from factorize.adapters.jax_leaves import real_leaves
 from factorize.errors import InvalidParameter
 
 MAX_CHECKED_EXAMPLES = 4
