@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from factorize.adapters.altered_batches import Randomness
 from factorize.adapters.given_data import entries_of
-from factorize.adapters.mixed_data import call_seeded, digest_of
+from factorize.adapters.mixed_data import Examples, call_seeded, digest_of
 from factorize.errors import InvalidParameter
 
 MAX_MARKED_EXAMPLES = 16
@@ -25,7 +24,7 @@ MAX_READS = 4
 """The times that each is read: if one of ten is turned by coins of the data set's own, 1 in 1,000 marks misses that."""
 
 
-def mark_of(dataset: Any, secret: int) -> str:
+def mark_of(dataset: Examples, secret: int) -> str:
     """Return a keyed hash of which examples the indices of a data set name; random numbers are put back.
 
     It covers the choice of `Subset` and the like, and some items, unless reading one again under the same random

@@ -103,7 +103,7 @@ class LoopState:
         self._held[id(layer)] = [HeldTensor(f"{name}.{key}".removeprefix("_module."), layer, key) for key in keys]
         self._owners.append(layer)
 
-    def _hold_weights(self, optimizer: Any) -> None:
+    def _hold_weights(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep what a step of an optimizer is about to change, unless its gradients have noise."""
         weights = _weights_of(optimizer)
         noisy = hasattr(optimizer, "private_one") or any(getattr(p, "summed_grad", None) is not None for p in weights)

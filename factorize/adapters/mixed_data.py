@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -31,7 +31,21 @@ MAX_DRAWS = 32
 """The most draws of random numbers under which data are checked: they show 97 percent of mixing in one batch of ten."""
 
 
-def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: int = 0) -> None:
+Given = TypeVar("Given")
+Result = TypeVar("Result")
+
+
+class Examples(Protocol):
+    """A data set with one item for each example."""
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+
+    def __getitem__(self, index: int, /) -> object:
+        """Return the item of an example."""
+
+
+def refuse_mixed_data(dataset: Examples, collate: Callable[[list[Any]], object], axis: int = 0) -> None:
     """Refuse a data set or a collation in which one example changes another one; random numbers are put back.
 
     It notices: several entries read for one item, from anything that the data set holds one of for each example; an
@@ -75,7 +89,7 @@ def refuse_mixed_data(dataset: Any, collate: Callable[[list[Any]], Any], axis: i
         )
 
 
-def call_seeded(draw: int, call: Callable[[Any], Any], given: Any) -> Any:
+def call_seeded(draw: int, call: Callable[[Given], Result], given: Given) -> Result:
     """Return the result of a call under random numbers of its own."""
     random.seed(draw)
     np.random.seed(draw)
@@ -83,7 +97,7 @@ def call_seeded(draw: int, call: Callable[[Any], Any], given: Any) -> Any:
     return call(given)
 
 
-def _follows_reads(dataset: Any, place: int, other: int) -> bool:
+def _follows_reads(dataset: Examples, place: int, other: int) -> bool:
     """Return whether an item is one thing after itself, and another one after another item, each time alike."""
     found = set[tuple[bytes, ...]]()
     for _ in range(MAX_REPEATS):
@@ -128,7 +142,7 @@ class _Watched:
         return getattr(self._column, name)
 
 
-def _map_columns(value: Any, examples: int, change: Callable[[Any], Any], depth: int = 3) -> Any:
+def _map_columns(value: Any, examples: int, change: Callable[[Any], object], depth: int = 3) -> object:
     """Return a value with every sequence of one entry for each example changed, or the value itself if it has none.
 
     Sequences are also found within mappings, short lists and tuples, and attributes of plain objects.
@@ -138,7 +152,7 @@ def _map_columns(value: Any, examples: int, change: Callable[[Any], Any], depth:
     with suppress(Exception):  # tensors without an axis have no length, and some objects cannot be copied
         if hasattr(type(value), "__getitem__") and len(value) == examples and not _has_names(value):
             return change(value)
-        parts: Any = {}
+        parts: dict[object, object] = {}
         if not depth:
             return value
         if isinstance(value, Mapping):
@@ -161,12 +175,12 @@ def _map_columns(value: Any, examples: int, change: Callable[[Any], Any], depth:
     return value
 
 
-def _has_names(value: Any) -> bool:
+def _has_names(value: object) -> bool:
     """Return whether a mapping has names for fields in place of numbers of examples."""
     return isinstance(value, Mapping) and not all(isinstance(key, int) for key in value)
 
 
-def _alter(column: Any, place: int) -> Any:
+def _alter(column: Any, place: int) -> object:
     """Return a column with another entry for all examples but one: its own where entries are numbers, else moved ones.
 
     Moved labels stay as many as they were, since they may be counted.
@@ -200,7 +214,7 @@ def _find_mixed_column(dataset: Any, place: int) -> str | None:
                     return found
     columns: dict[str, list[_Watched]] = {name: [] for name in own}
     with suppress(Exception):  # a data set that needs the very types shows nothing
-        watched = _with(dataset, _map_all(own, size, lambda name, each: _watch(each, columns[name])))
+        watched: Examples = _with(dataset, _map_all(own, size, lambda name, each: _watch(each, columns[name])))
         for draw in range(MAX_DRAWS // 2):
             call_seeded(draw, watched.__getitem__, place)
             for name, some in columns.items():
@@ -214,13 +228,13 @@ def _find_mixed_column(dataset: Any, place: int) -> str | None:
     return next(one_by_one, next(iter(altered)) if moved else None)
 
 
-def _map_all(own: Mapping[str, Any], size: int, change: Callable[[str, Any], Any]) -> dict[str, Any]:
+def _map_all(own: Mapping[str, object], size: int, change: Callable[[str, Any], object]) -> dict[str, object]:
     """Return the attributes that hold a sequence of one entry for each example, with it changed."""
     mapped = {name: _map_columns(value, size, partial(change, name)) for name, value in own.items()}
     return {name: value for name, value in mapped.items() if value is not own[name]}
 
 
-def _is_moved(dataset: Any, altered: Mapping[str, Any], place: int) -> bool | None:
+def _is_moved(dataset: Examples, altered: Mapping[str, object], place: int) -> bool | None:
     """Return whether other attributes make another item, each time it is read; None where they make none."""
     with suppress(Exception):
         both = dataset, _with(dataset, altered)
@@ -240,14 +254,14 @@ def _watch(column: Any, into: list[_Watched]) -> _Watched:
     return into[-1]
 
 
-def _with(dataset: Any, attributes: Mapping[str, Any]) -> Any:
+def _with(dataset: Given, attributes: Mapping[str, object]) -> Given:
     """Return a copy of a data set with other attributes."""
     made = copy(dataset)
     made.__dict__.update(attributes)
     return made
 
 
-def _is_mixed(items: Sequence[Any], collate: Callable[[list[Any]], Any], axis: int, draw: int) -> bool:
+def _is_mixed(items: Sequence[object], collate: Callable[[list[Any]], object], axis: int, draw: int) -> bool:
     """Return whether rows of a batch change with another one, and with nothing else, as with other random numbers."""
     found, after = [], []
     for chosen in ((0, 1, 2, 3), (0, 1, 2, 3), (0, 4, 2, 3)):
@@ -263,7 +277,7 @@ def _is_mixed(items: Sequence[Any], collate: Callable[[list[Any]], Any], axis: i
     return same and any(mine != other and mine[0] == other[0] for mine, other in pairs)
 
 
-def share_of_examples(some: Any, data: Any) -> float:
+def share_of_examples(some: Examples, data: Examples) -> float:
     """Return the approximate share of a data set's examples that are in another; random numbers are put back."""
     before = Randomness.now()
     try:
@@ -276,7 +290,7 @@ def share_of_examples(some: Any, data: Any) -> float:
     return len(found[0] & found[1]) / len(found[0]) * max(1.0, len(data) / MAX_COMPARED_EXAMPLES)
 
 
-def digest_of(item: Any) -> bytes:
+def digest_of(item: object) -> bytes:
     """Return a hash of the numbers and texts of an item."""
     if isinstance(item, Mapping):
         item = [part for key in sorted(item) for part in (key, item[key])]
@@ -284,9 +298,9 @@ def digest_of(item: Any) -> bytes:
         return hashlib.sha256(b"".join(map(digest_of, item))).digest()
     if isinstance(item, str):
         return hashlib.sha256(repr(item).encode()).digest()
-    if torch.is_tensor(item):
-        item = item.detach().cpu().to_dense()
-        item = item.float() if item.dtype == torch.bfloat16 else item
+    if isinstance(item, torch.Tensor):
+        dense = item.detach().cpu().to_dense()
+        item = dense.float() if dense.dtype == torch.bfloat16 else dense
     array = np.asarray(item)
     if array.dtype.hasobject and array.ndim:
         return digest_of(list(array.flat))

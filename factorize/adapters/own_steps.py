@@ -24,7 +24,7 @@ class Stepper(Protocol):
     """Whether it is calling the optimizer that it was made of."""
 
 
-_WATCHERS: list[Callable[[Any], object]] = []
+_WATCHERS: list[Callable[[torch.optim.Optimizer], object]] = []
 """The functions that are called before any optimizer steps."""
 _OWNERS: Any = WeakTensorKeyDictionary()
 """The private optimizer of each parameter, by a weak reference, since parameters are copied and pickled."""
@@ -41,7 +41,7 @@ def refuse_own_steps(optimizer: torch.optim.Optimizer, private: Stepper) -> None
     optimizer.private_one = weakref.ref(private)
 
 
-def watch_steps(call: Callable[[Any], object]) -> Callable[[], None]:
+def watch_steps(call: Callable[[torch.optim.Optimizer], object]) -> Callable[[], None]:
     """Have a function called with each optimizer that is about to step, and return one that ends that."""
     _WATCHERS.append(call)
     return partial(_WATCHERS.remove, call)

@@ -117,7 +117,7 @@ def test_without_memory_for_whole_matrices_the_sensitivity_is_still_proved(store
         raise MemoryError("Unable to allocate 2 GiB")
 
     solvers.solve(spec_of(6, "dense")).save(tmp_path / "f.safetensors")
-    for name in ("doubles.whole.entries_of", "losses.loss_balls.losses"):
+    for name in ("losses.whole_matrices.entries_of", "losses.loss_balls.losses"):
         monkeypatch.setattr(f"factorize.checker.{name}", scarce)
     found = inspect(tmp_path / "f.safetensors", store.url, strict=False)
     assert any("is not below the true one" in text for text in found["checked"])

@@ -120,8 +120,8 @@ MUTANTS = (
     Mutant(
         "a put takes no lock",
         STORE,
-        "            raise revocation.error()\n        with self.objects.lock(MARKER, exclusive=False):\n            if factorization is None",
-        "            raise revocation.error()\n        if True:\n            if factorization is None",
+        "            raise revocation.error(_FOUND_AGAIN)\n        with self.objects.lock(MARKER, exclusive=False):\n            if factorization is None",
+        "            raise revocation.error(_FOUND_AGAIN)\n        if True:\n            if factorization is None",
     ),
     Mutant("what was revoked meanwhile does not fall", STORE, _OWN + _FALL, _OWN),
     Mutant(
