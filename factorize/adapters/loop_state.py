@@ -88,9 +88,8 @@ class LoopState:
             self._hold_weights(optimizer)
             for p in _weights_of(optimizer):
                 self._undo.append(partial(setattr, p, "grad", None if p.grad is None else p.grad.clone()))
-        see, step = weakref.WeakMethod(self._see), weakref.WeakMethod(self._hold_weights)
-        hook = register_module_forward_pre_hook(lambda module, _: see()(module) if see() else None)  # type: ignore
-        watch = watch_steps(lambda optimizer: step()(optimizer) if step() else None)  # type: ignore[misc]
+        hook = register_module_forward_pre_hook(_weakly(self._see))
+        watch = watch_steps(_weakly(self._hold_weights))
         self._ends = [weakref.finalize(self, each) for each in (hook.remove, watch)]
 
     def _see(self, module: torch.nn.Module) -> None:
@@ -144,6 +143,18 @@ class LoopState:
         for undo in self._undo:
             undo()
         self._held, self._weights, self._undo = {}, {}, []
+
+
+def _weakly(method: Callable[[Any], object]) -> Callable[..., None]:
+    """Return a function that gives its first argument to a method, as long as something else keeps its object."""
+    kept = weakref.WeakMethod(method)
+
+    def call(given: object, *_: object) -> None:
+        alive = kept()
+        if alive is not None:
+            alive(given)
+
+    return call
 
 
 def difference_of_states(some: LoopState, others: LoopState) -> InvalidParameter | None:

@@ -97,13 +97,15 @@ def estimate(spec: Spec) -> Estimate:
     """Return the cost: the optimum and its inverse, whole, the fits, the search, and the certificate's columns."""
     n = spec.workload.n
     epochs = spec.participation.spread(n).most
-    buffers, _ = _sizes(spec, epochs)
-    gradient = _per_gradient(n, epochs, buffers)
-    steps, evaluations = (_steps(gradient), 2)
-    if spec.tolerance >= _QUICK_TOLERANCE:  # a start with many states is near enough
-        steps, evaluations = (_MAX_QUICK_STEPS if buffers < _MANY_BUFFERS else _MAX_QUICK_STEPS // 10), 1
-    search = steps * (evaluations * gradient + _STEP_WORK * n / epochs)
-    search += _ROW_WORK * n * (_most_fits(n, spec.tolerance) + 1)
+    buffers, redraws = _sizes(spec, epochs)
+    search = 0.0
+    for states in _numbers_of_states(buffers, redraws, epochs):
+        gradient = _per_gradient(n, epochs, states)
+        steps, evaluations = (_steps(gradient), 2)
+        if spec.tolerance >= _QUICK_TOLERANCE:  # a start with many states is near enough
+            steps, evaluations = (_MAX_QUICK_STEPS if states < _MANY_BUFFERS else _MAX_QUICK_STEPS // 10), 1
+        search += steps * (evaluations * gradient + _STEP_WORK * n / epochs)
+        search += _ROW_WORK * n * (_most_fits(n, spec.tolerance) + 1)
     return estimate_of(
         entries=3.0 * n * n + 12.0 * n * epochs * (buffers + 1) ** 2,
         multiplications=search + float(n) ** 3 + _ENTRY_WORK * n * n,
@@ -187,9 +189,13 @@ def search(
         most = _MAX_QUICK_STEPS if tolerance >= _QUICK_TOLERANCE else _steps(_per_gradient(len(p), epochs, states))
         return _descend(loss, start, optimum, most, tolerance, report)
 
-    # Without all redraws a search over many states may end above one over few.
+    return min(map(found, _numbers_of_states(buffers, redraws, epochs)), key=lambda one: one.value)
+
+
+def _numbers_of_states(buffers: int, redraws: int, epochs: int) -> list[int]:
+    """Return the numbers to search with: without all redraws a search over many states may end above one over few."""
     few = min(buffers, _FEW_BUFFERS) if redraws < epochs - 1 else buffers
-    return min(map(found, sorted({few, buffers})), key=lambda one: one.value)
+    return sorted({few, buffers})
 
 
 def _inverse(ring: Ring, optimum: End[BlockPoint]) -> np.ndarray:
