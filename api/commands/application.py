@@ -149,6 +149,8 @@ def run(arguments: list[str]) -> int:
         return ExitCode.INTERRUPTED
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+    except SystemExit:  # of typer, once whoever read its help has gone
+        return ExitCode.BROKEN_PIPE
 
 
 def _output_form(arguments: list[str]) -> OutputForm:

@@ -269,8 +269,12 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_work(within: Comm
     assert not (tmp_path / "store").exists()
 
 
-def test_a_closed_pipe_ends_quietly(filled: CommandLine) -> None:
-    with filled.start("solve", spec_text(8), "--output", "json") as process:
+@pytest.mark.parametrize(
+    "order",
+    [["solve", spec_text(8), "--output", "json"], ["--help"], ["solve", "--help"], ["keys", "-h"], ["--version"]],
+)
+def test_a_closed_pipe_ends_quietly(filled: CommandLine, order: list[str]) -> None:
+    with filled.start(*order) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == ""
