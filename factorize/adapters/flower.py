@@ -18,6 +18,7 @@ from flwr.serverapp.strategy.strategy_utils import sample_nodes
 
 from factorize.adapters.client_ids import ClientId, client_id
 from factorize.adapters.federated import FederatedRounds
+from factorize.encoding import in_one_line
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 _QUESTION = f"{MessageType.QUERY}.client_id"
@@ -131,8 +132,10 @@ class CorrelatedNoise(Strategy):
         """Return the wrapped strategy's answer to the noisy mean update; wrong replies count as zeros."""
         current = self._arrays.to_numpy_ndarrays()
         for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
-            if not reply.has_error():
-                name = self._names.get(reply.metadata.src_node_id, f"node {reply.metadata.src_node_id}")
+            name = self._names.get(reply.metadata.src_node_id, f"node {reply.metadata.src_node_id}")
+            if reply.has_error():
+                _log.warning("round %d: client %r counts as zeros, since %s", self.rounds.step, name, _failure(reply))
+            else:
                 self.rounds.add(name, self._update(reply, current))
         moved = _moved(self._arrays, current, self.rounds.close(current))
         return _aggregated(self.strategy, server_round, moved), None
@@ -200,19 +203,22 @@ class CorrelatedNoise(Strategy):
         for node, reason, why in refused:
             self.rounds.refuse(f"node {node}", reason, why)
         if not enough:
+            example = f" (node {refused[0][0]}: {refused[0][2]})" if refused else ""
             raise InvalidParticipation(
                 f"{len(named)} of {len(nodes)} connected nodes sent a client id within {self._seconds:g} s, but a "
-                f"round needs {self._available} (min_available_nodes, min_train_nodes). Nobody trained and no round "
-                "was spent; let clients answer query.client_id (docs/federated.md), and start again"
+                f"round needs {self._available} (min_available_nodes, min_train_nodes){example}. Nobody trained and "
+                "no round was spent; let clients answer query.client_id (docs/federated.md), and start again"
             )
         return named
 
     def _name(self, nodes: list[int], grid: Grid) -> tuple[dict[ClientId, int], list[tuple[int, str, str]]]:
         """Return nodes by the ids of their clients, and (node, reason, why) of the refused ones."""
         told: dict[int, object]
+        failed: dict[int, str] = {}
         if isinstance(self._client_id, str):
             questions = [Message(RecordDict(), message_type=_QUESTION, dst_node_id=node) for node in nodes]
-            replies = grid.send_and_receive(questions, timeout=self._seconds)
+            replies = list(grid.send_and_receive(questions, timeout=self._seconds))
+            failed = {reply.metadata.src_node_id: _failure(reply) for reply in replies if reply.has_error()}
             told = {reply.metadata.src_node_id: _value(reply, self._client_id) for reply in replies}
         else:
             told = {node: self._client_id(node) for node in nodes}
@@ -221,7 +227,9 @@ class CorrelatedNoise(Strategy):
             try:
                 known = client_id(told.get(node))
             except InvalidParameter as reason:
-                refused.append((node, "no client id", f"it sent no valid {self._client_id}: {reason}"))
+                refused.append(
+                    (node, "no client id", f"it sent no valid {self._client_id}: {failed.get(node, reason)}")
+                )
                 continue
             if known in named:
                 refused.append((node, "same client id", f"it has the same id {known!r} as node {named[known]}"))
@@ -254,6 +262,11 @@ class _Chosen:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
+
+
+def _failure(reply: Message) -> str:
+    """Return what a client's app says of its failure, such as a mod that does not find what it reads."""
+    return f"its app failed: {in_one_line(str(reply.error.reason))[:200]}"
 
 
 def _value(reply: Message, key: str) -> Any:

@@ -18,6 +18,7 @@ import pytest
 from fleet import CLIENTS, CLIP, MODEL, PLANNED, SEPARATION, N, assert_proved, rounds_in, update
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -334,6 +335,25 @@ def test_who_has_no_id_of_its_own_is_refused_by_name(tmp_path: Path, caplog: pyt
     )
     receipt.close()
     assert json.loads((tmp_path / "receipt.json").read_bytes())["steps"]["refused"] == rounds.refused
+
+
+def test_why_the_apps_of_clients_failed_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A mod for a whole app fails in the query, which has no arrays; one without its strategy fails in training."""
+    mod = LocalDpMod(1.0, 1.0, 5.0, 1e-5)
+    whole = ClientApp(mods=[mod])
+    whole.query("client_id")(client_id)
+
+    class Modified(Nodes):
+        def named(self, message: Message) -> Message:
+            return whole(message, Context(1, 1, {"client-id": "phone"}, RecordDict(), {}))
+
+    rounds, _ = rounds_in(tmp_path)
+    told = r"node 1: it sent no valid client-id: its app failed: LocalDpMod .* no round was spent"
+    with pytest.raises(InvalidParticipation, match=told):
+        trained(CorrelatedNoise(FedAvg(), rounds, seconds=0.0), Modified(), 1)
+    trained(CorrelatedNoise(FedAvg(), rounds), Nodes(lambda *_: Error(0, "no key 'clipping_norm'")), 1)
+    assert "counts as zeros, since its app failed: no key 'clipping_norm'" in caplog.text
+    assert rounds.step == 1 and rounds.refused == {"no client id": CLIENTS}
 
 
 def test_a_run_keeps_the_kind_of_its_ids(tmp_path: Path) -> None:
