@@ -34,6 +34,7 @@ from sklearn.datasets import load_digits
 from factorize import Factorization, Spec, solvers
 from factorize.adapters.federated import FederatedRounds
 from factorize.adapters.flower import CorrelatedNoise, authenticated_node
+from factorize.errors import FactorizeError
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 from factorize.privacy import PrivacyTarget
 
@@ -56,7 +57,8 @@ class Setting:
         """Return the matrix for clients with timers."""
         most = -(-self.rounds // self.min_sep)
         apart = {"kind": "min_sep", "min_sep": self.min_sep, "max_participations": most}
-        spec = {"workload": {"kind": "prefix", "n": self.rounds}, "participation": apart}
+        once = {"kind": "single"}
+        spec = {"workload": {"kind": "prefix", "n": self.rounds}, "participation": apart if most > 1 else once}
         return solvers.solve(Spec.model_validate({**spec, "mechanism": {"kind": mechanism}}))
 
 
@@ -169,13 +171,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epsilon", type=float, default=4.0)
     parser.add_argument("--delta", type=float, default=1e-3)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--clients-a-round", type=int, default=20)
-    parser.add_argument("--min-sep", type=int, default=10)
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--tuning-runs", type=int, default=2)
+    for name, usual in (("rounds", 100), ("clients-a-round", 20), ("min-sep", 10), ("runs", 10), ("tuning-runs", 2)):
+        parser.add_argument(f"--{name}", type=positive, default=usual)
     parser.add_argument("--plot", metavar="FILE.png")
     asked = parser.parse_args(arguments)
+    if asked.clients_a_round > CLIENTS:
+        parser.error(f"--clients-a-round {asked.clients_a_round}: there are {CLIENTS} clients; ask fewer")
     logging.getLogger("flwr").setLevel(logging.ERROR)
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1  # the identity of a server app
     target = PrivacyTarget(epsilon=asked.epsilon, delta=asked.delta)
@@ -198,13 +199,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         clip = max(CLIPS, key=tuned)
         curves[name] = np.array([curve(strategy, clip, seed, setting, fleet, every) for seed in range(asked.runs)])
         last = curves[name][:, -1]
-        print(
-            f"{name:27} clip {clip:<7g} accuracy {last.mean():.3f} +- {last.std(ddof=1) / asked.runs**0.5:.3f}",
-            flush=True,
-        )
+        error = f" +- {last.std(ddof=1) / asked.runs**0.5:.3f}" if asked.runs > 1 else ""
+        print(f"{name:27} clip {clip:<7g} accuracy {last.mean():.3f}{error}", flush=True)
     if asked.plot:
         plot(curves, every, setting, asked.plot)
     return 0
+
+
+def positive(text: str) -> int:
+    """Return a number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is below 1")
+    return number
 
 
 def plot(curves: dict[str, np.ndarray], every: int, setting: Setting, path: str) -> None:
@@ -216,7 +223,7 @@ def plot(curves: dict[str, np.ndarray], every: int, setting: Setting, path: str)
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for name, runs in reversed(curves.items()):
-        mean, error = runs.mean(axis=0), runs.std(axis=0, ddof=1) / len(runs) ** 0.5
+        mean, error = runs.mean(axis=0), runs.std(axis=0, ddof=min(1, len(runs) - 1)) / len(runs) ** 0.5
         at = np.arange(len(mean)) * every
         axes.plot(at, mean, label=f"{name}: {mean[-1]:.3f} at the end")
         axes.fill_between(at, mean - 2 * error, mean + 2 * error, alpha=0.25)
@@ -227,4 +234,7 @@ def plot(curves: dict[str, np.ndarray], every: int, setting: Setting, path: str)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except FactorizeError as reason:
+        sys.exit(f"error: {reason}")

@@ -9,6 +9,7 @@ kind of noise has its own learning rate, the best of five. Needs `pip install 'f
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 
 import numpy as np
@@ -18,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 from factorize.adapters.huggingface.example_losses import example_losses
 from factorize.adapters.huggingface.trainer import PrivacyArguments, PrivateTrainer
+from factorize.errors import FactorizeError
 from factorize.solvers import solve
 
 WORDS, LENGTH, EXAMPLES, SIZE = 32, 16, 1024, 64
@@ -58,6 +60,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
+    if asked.seed < 0:
+        parser.error(f"--seed {asked.seed} is below 0")
     steps = asked.epochs * EXAMPLES // SIZE
     independent = {
         "workload": {"kind": "prefix", "n": steps},
@@ -93,4 +97,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except FactorizeError as reason:
+        sys.exit(f"error: {reason}")

@@ -105,6 +105,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch-size", type=int, default=150, help="users in a step")
     parser.add_argument("--seed", type=int, help="of the noise, for figures that repeat; a real job leaves it out")
     args = parser.parse_args(argv)
+    if args.batch_size < 1:
+        parser.error(f"--batch-size {args.batch_size} is below 1")
+    if args.seed is not None and args.seed < 0:
+        parser.error(f"--seed {args.seed} is below 0")
     try:
         for name, mechanism, rate in (("independent noise", "identity", 0.02), ("correlated noise", "auto", 0.06)):
             known = train(args, mechanism, rate)

@@ -24,3 +24,10 @@ def test_correlated_noise_is_above_flowers_own_clipping(
     (flower, flower_error), _, (ours, our_error) = ((float(mean), float(error)) for _, mean, error in found)
     assert ours - flower > 3 * np.hypot(flower_error, our_error)
     assert ours > 0.8 and picture.read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("odd", [["--runs", "0"], ["--min-sep", "0"], ["--clients-a-round", "201"]])
+def test_numbers_out_of_range_are_refused_before_anything_runs(odd: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    with pytest.raises(SystemExit, match="2"):
+        import_module("federated_digits").main(odd)
