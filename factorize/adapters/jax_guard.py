@@ -255,7 +255,8 @@ class GuardedBatches(AuditedBatches):
             raise InvalidParticipation(
                 f"the noise is at step {step}, but the next batch is that of step {self._next}; use the batches in "
                 "order with the newest state, or restore the optimizer's state and batches.state_dict() from one "
-                "checkpoint",
+                "checkpoint. optax.MultiSteps around the noise keeps an old state: put it after the noise, or give a "
+                "larger batch_size",
                 field="step",
             )
         if self._marked is None or bits != self._marked[0]:

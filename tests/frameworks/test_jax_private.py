@@ -381,8 +381,19 @@ class TestSumsOfTheBatch:
             made.noise.update(made.gradients(weights, (X, Y), *batches[1]), state)
         _, later = made.noise.update(made.gradients(weights, (X, Y), *batches[0]), state)
         made.noise.update(made.gradients(weights, (X, Y), *batches[1]), later)
-        with pytest.raises(InvalidParticipation, match="at step 1, but the next batch is that of step 2"):
+        with pytest.raises(InvalidParticipation, match=r"at step 1, but the next batch is that of step 2.*MultiSteps"):
             made.noise.update(made.gradients(weights, (X, Y), *batches[2]), later)
+        made.noise.close()
+
+    def test_updates_may_be_held_back_after_the_noise(self) -> None:
+        """`MultiSteps` around the noise would give it means of sums; after it, it averages what is released."""
+        made, weights = fixed(), jnp.full((6, 3), 0.1)
+        optimizer = optax.chain(made.noise, optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation())
+        batches, state, moved = iter(made.batches), optimizer.init(weights), []
+        for _ in range(2):
+            updates, state = optimizer.update(made.gradients(weights, (X, Y), *next(batches)), state, weights)
+            moved.append(bool(jnp.any(updates)))
+        assert moved == [False, True]
         made.noise.close()
 
     @pytest.mark.parametrize("jit", [False, True])
