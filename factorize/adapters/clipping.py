@@ -27,6 +27,10 @@ from factorize.client.normals import BLOCK
 from factorize.errors import InvalidParameter
 from factorize.numbers.compiling import HAS_COMPILER
 
+SCALED_LOSS = (
+    "a GradScaler multiplied the loss (at first by 65,536), so clipping leaves only directions; call loss.backward() "
+    "and optimizer.step() without it, and use bfloat16, which needs none"
+)
 _FLOAT32_DIGITS = 24
 """The binary digits of float32, below which sums are refused."""
 _COMPILED_TYPES = {torch.float32, torch.float64}

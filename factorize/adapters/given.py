@@ -12,6 +12,7 @@ from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from opacus.validators import ModuleValidator
 from torch.nn.parameter import is_lazy
 
+from factorize.adapters.disjoint_optimizers import parts_of
 from factorize.adapters.example_gradients import ExampleGradients as ExampleGradients
 from factorize.adapters.ranks.placements import is_sharded
 from factorize.errors import InvalidParameter
@@ -116,14 +117,15 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: torch.nn.Module | N
     Raises:
         InvalidParameter: see the messages.
     """
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        message = (
-            f"{type(optimizer).__name__} computes several gradients per step, but only one is released; use SGD or Adam"
-        )
-        raise InvalidParameter(message, field="optimizer")
-    if isinstance(optimizer, torch.optim.SparseAdam):
-        raise InvalidParameter("SparseAdam needs sparse gradients, but noise is dense; use Adam", field="optimizer")
+    for part in parts_of(optimizer):
+        closure = inspect.signature(type(part).step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            message = (
+                f"{type(part).__name__} computes several gradients per step, but only one is released; use SGD or Adam"
+            )
+            raise InvalidParameter(message, field="optimizer")
+        if isinstance(part, torch.optim.SparseAdam):
+            raise InvalidParameter("SparseAdam needs sparse gradients, but noise is dense; use Adam", field="optimizer")
     held = [p for group in optimizer.param_groups for p in group["params"]]
     if any(p._post_accumulate_grad_hooks for p in held):
         raise InvalidParameter(
@@ -145,7 +147,8 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: torch.nn.Module | N
     if left:
         raise InvalidParameter(
             f"the optimizer leaves out {_listed(left)}, whose gradients would stay without noise; give it all trained "
-            "parameters, or freeze these (requires_grad=False)",
+            "parameters, give a list with another optimizer for these (such as [Muon, AdamW]), or freeze them "
+            "(requires_grad=False)",
             field="optimizer",
         )
     stale = [name for key, (name, p) in named.items() if key in ids and not p.requires_grad and p.grad is not None]

@@ -165,7 +165,8 @@ def difference_of_autograd(
     return InvalidParameter(
         f"Opacus's per-example gradients of {named[worst][0]} do not add up to the batch gradient of plain autograd: "
         "the parameter is used outside of its own layer, tied to another one or penalized in the loss, Opacus ignores "
-        "a setting of its layer, or p.grad was changed. Use it in its layer only, weight_decay for penalties, and "
+        "a setting of its layer, or p.grad was changed before step() (by torch's DistributedDataParallel around the "
+        "private model, say, or by clip_grad_value_). Use it in its layer only, weight_decay for penalties, and "
         "grad_sample_mode='functorch' for such settings",
         field="model",
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from functools import partial
+import warnings
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -90,10 +92,26 @@ class PrivateLoader(DataLoader[Any]):
         self.__dict__.update(batch_size=given.batch_size, sampler=_Examples(self.batch_sampler), drop_last=left_out)
         self._sampled = sampled  # sizes of batches depend on their examples
         self._rare: int | None = None
+        self._handed, self._rehearsals = 0, 0  # in the last iteration
+        self._is_accelerate_prepared = True  # Accelerate would fetch the batches itself, past the auditor
+
+    @property
+    def steps_of_pass(self) -> int:
+        """The number of steps of one pass."""
+        return self._per_pass
+
+    @cached_property
+    def _parts_of_pass(self) -> int:
+        """The number of batches, or parts of them, that a pass hands out beside rehearsals."""
+        if self._physical is None or self._sampled:  # sampled sizes, and so numbers of parts, are secret
+            return self._per_pass
+        if self.order.drawn:
+            return self._per_pass * len(self._parts(0)[0])
+        return sum(-(-len(self._share(t)) // self._physical) for t in range(self._per_pass))
 
     def __len__(self) -> int:
-        """Return the number of steps of one pass."""
-        return self._per_pass
+        """Return the number of batches, or of parts of batches, of one pass; rehearsals come on top."""
+        return self._parts_of_pass
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the rest of this pass, a batch or a part of one at a time.
@@ -101,10 +119,22 @@ class PrivateLoader(DataLoader[Any]):
         Raises:
             InvalidParticipation: the order is at its end, or a step was not taken.
         """
+        if self._rehearsals and self._handed == len(self) and self._optimizer.noise.step % self._per_pass:
+            warnings.warn(
+                f"the loop ended its last pass after len(loader) = {self._handed} batches. {self._rehearsals} of them "
+                "rehearsed the loss, so the pass goes on, and the run may end before all the steps that its noise is "
+                "for. If your loop counts batches, as Lightning's Trainer does, give make_private(loss=...), a "
+                "function that returns one loss for each example: it is rehearsed before the first batch",
+                stacklevel=2,
+            )
+        self._handed, self._rehearsals = 0, 0
         for parts in self.steps():
-            yield from parts
+            with closing(parts):
+                for part in parts:
+                    self._handed, self._rehearsals = self._handed + 1, self._rehearsals + self._rehearsal.rehearsing
+                    yield part
 
-    def steps(self) -> Iterator[Iterator[Any]]:
+    def steps(self) -> Iterator[Generator[Any, None, None]]:
         """Yield the batches that are left in this pass, each as its parts, which must be taken in this order.
 
         Raises:
@@ -118,7 +148,8 @@ class PrivateLoader(DataLoader[Any]):
             if t != self._optimizer.noise.step:
                 raise InvalidParticipation(
                     f"the batch of step {t - 1} was handed out, but its step was not taken, so the next noise would "
-                    "meet the wrong examples; call step() once per batch"
+                    "meet the wrong examples; call step() once per batch, without accumulation of gradients "
+                    "(physical_batch_size= divides a batch that is too large)"
                 )
             yield self._signal(t, some, masks, fetched)
 
@@ -130,7 +161,7 @@ class PrivateLoader(DataLoader[Any]):
 
     def _signal(
         self, step: int, parts: list[np.ndarray], masks: np.ndarray | None, fetched: Iterator[object]
-    ) -> Iterator[object]:
+    ) -> Generator[Any, None, None]:
         """Yield the parts of a step, after their rehearsals, and tell the optimizer for each whether it is the last."""
         rehearsal, audited = self._rehearsal, False
         if step % self._per_pass == 0:

@@ -11,8 +11,9 @@ from opacus.optimizers import DPOptimizer
 
 from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.clipped_sums import check_roundings
-from factorize.adapters.clipping import example_rows, load_loops, use_up
+from factorize.adapters.clipping import SCALED_LOSS, example_rows, load_loops, use_up
 from factorize.adapters.data_mark import refuse_other_data
+from factorize.adapters.disjoint_optimizers import as_one, parts_of
 from factorize.adapters.given import check_optimizer, refuse_other_clipping
 from factorize.adapters.given_data import refuse_sampling
 from factorize.adapters.gradient_rows import difference_of_autograd
@@ -59,7 +60,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     rounded, to float32 and the parameter's type.
 
     Args:
-        optimizer: an optimizer of torch, or one that Opacus has wrapped, whose noise is then replaced.
+        optimizer: an optimizer of torch, or a list of some over disjoint parameters, or one that Opacus has wrapped,
+            whose noise is then replaced.
         factors: the result of `factorize.client.load` or `solvers.solve`.
         calibration: the calibration of these factors.
         seed: a secret integer, `secrets.randbits(128)`.
@@ -102,6 +104,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         if isinstance(optimizer, CorrelatedOptimizer):
             message = "this optimizer is already private; give the torch or Opacus optimizer that it was made from"
             raise InvalidParameter(message, field="optimizer")
+        optimizer = as_one(optimizer)
         refuse_other_clipping(optimizer, alone=type(self) is CorrelatedOptimizer)
         if isinstance(optimizer, DPOptimizer):
             optimizer = optimizer.original_optimizer
@@ -127,7 +130,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             loss_reduction="sum" if calibration.divisor is None else "mean",
         )
         self.stepping = False
-        refuse_own_steps(optimizer, self)
+        for each in parts_of(optimizer):
+            refuse_own_steps(each, self)
         own_parameters(parameters, self)
 
     def epsilon_so_far(self, delta: float | None = None) -> float:
@@ -149,11 +153,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
 
     @grad_scale.setter
     def grad_scale(self, scale: object) -> None:
-        raise InvalidParameter(
-            "a GradScaler multiplied the loss (at first by 65,536), so clipping leaves only directions; call "
-            "loss.backward() and optimizer.step() without it, and use bfloat16, which needs none",
-            field="optimizer",
-        )
+        raise InvalidParameter(SCALED_LOSS, field="optimizer")
 
     def expect(self, indices: np.ndarray, *, masks: np.ndarray | None = None) -> None:
         """Have the batch of the next step audited; `step` then needs the gradients of as many examples.
@@ -208,7 +208,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     def _may_step(self, rehearsal: Rehearsal) -> bool:
         """Return whether the present gradients are for a step."""
         if rehearsal.rehearsing:
-            rehearsal.capture([self, self.original_optimizer])
+            rehearsal.capture([self, *parts_of(self.original_optimizer)])
             return False
         rehearsal.check_parameters()
         if self._expected is None or not rehearsal.due(rehearsal.examples or self._expected):

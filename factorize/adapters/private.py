@@ -14,6 +14,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
 from factorize.adapters.data_mark import mark_of
+from factorize.adapters.disjoint_optimizers import as_one
 from factorize.adapters.example_gradients import GRAD_SAMPLE_MODES, ExampleGradients
 from factorize.adapters.given import check_model, check_optimizer
 from factorize.adapters.given_data import GivenData, refuse_repeats
@@ -45,7 +46,7 @@ class Private(NamedTuple):
 
 def make_private(
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     data: object,
     spec: object = "auto",
     *,
@@ -90,7 +91,8 @@ def make_private(
         model: a model without layers that mix examples (batch norm); Opacus names them. In Opacus's
             `DifferentiallyPrivateDistributedDataParallel`, on every rank of a job, each rank gets its share of every
             batch.
-        optimizer: an optimizer over all parameters that the model trains.
+        optimizer: an optimizer over all parameters that the model trains; or a list of optimizers that have each of
+            them once, such as Muon for matrices and AdamW for the rest, which then step together.
         data: a `DataLoader` over all examples, whose data set, batch size, collation and workers are kept and whose
             `shuffle=True` is replaced, as the statement notes; or a data set, with `batch_size`.
         spec: `auto`; or a spec, digest, path or URL for `factorize.client.load`; or a factorization.
@@ -146,6 +148,7 @@ def make_private(
         known = " or ".join(GRAD_SAMPLE_MODES)
         message = f"grad_sample_mode={str(grad_sample_mode)[:20]!r} gives no per-example gradients here; use {known}"
         raise InvalidParameter(message, field="grad_sample_mode")
+    optimizer = as_one(optimizer)
     ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
     joint = adaptive == "joint"
 

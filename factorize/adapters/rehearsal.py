@@ -189,7 +189,8 @@ class Rehearsal:
             if self.rehearsing:
                 raise InvalidParticipation(
                     "the batch that rehearses the first step was handed out, but no step was taken, so noise would "
-                    "meet the wrong examples; call step() once per batch"
+                    "meet the wrong examples; call step() once per batch, without accumulation of gradients "
+                    "(physical_batch_size= divides a batch that is too large)"
                 )
         elif self._model.training:
             losses = self._losses(altered)

@@ -326,10 +326,11 @@ def test_the_loader_is_one_of_torch() -> None:
     loader = private(loader=given, physical_batch_size=3).loader
     assert isinstance(loader, DataLoader) and loader.dataset is given.dataset
     assert (loader.batch_size, loader.num_workers, loader.collate_fn) == (SIZE, 2, given.collate_fn)
-    examples = np.concatenate([loader.order[t] for t in range(len(loader))])
+    examples = np.concatenate([loader.order[t] for t in range(loader.steps_of_pass)])
     assert list(loader.sampler) == examples.tolist() and len(loader.sampler) == len(examples)
     assert loader.drop_last == (len(examples) < EXAMPLES)
-    assert len(loader) == N // EPOCHS and next(iter(loader))[0].shape == (3, 6)
+    assert loader.steps_of_pass == N // EPOCHS and len(loader) == 3 * loader.steps_of_pass  # parts of 3, 3 and 2
+    assert next(iter(loader))[0].shape == (3, 6)
 
 
 def test_a_closure_says_its_loss() -> None:

@@ -392,7 +392,7 @@ class _Steps:
 
     def __len__(self) -> int:
         """Return the number of steps of one pass."""
-        return len(self._loader)
+        return self._loader.steps_of_pass
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the parts of each step that is left in this pass; each part is read when it is computed."""
