@@ -19,6 +19,7 @@ from factorize.adapters.given_data import refuse_sampling
 from factorize.adapters.gradient_rows import difference_of_autograd
 from factorize.adapters.layer_rows import Rows
 from factorize.adapters.own_steps import USED_ROWS, own_parameters, refuse_own_steps
+from factorize.adapters.ranks.agreement import refuse_other_ranks
 from factorize.adapters.ranks.placements import values_sum
 from factorize.adapters.rehearsal import Rehearsal
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
@@ -371,6 +372,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         return torch.from_numpy(mask.copy())
 
     def _check_batch(self) -> None:
+        refuse_other_ranks(self.ranks)  # a process group may begin after the job was made
         if self.rehearsal is not None and self.rehearsal.fault is not None:
             raise self.rehearsal.fault
         if self._weights is not None and self._weights != values_sum(self.params):

@@ -21,7 +21,7 @@ from factorize.adapters.given_data import GivenData, refuse_repeats
 from factorize.adapters.jobs import FactorSource, Planned, adam_workload, plan, samplings_of
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer
-from factorize.adapters.ranks.agreement import agree, own_rank, world_size
+from factorize.adapters.ranks.agreement import agree, own_rank, refuse_other_ranks, world_size
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.rehearsal import Loss, Rehearsal
 from factorize.adapters.torch import TorchNoiseOptions
@@ -150,6 +150,7 @@ def make_private(
         raise InvalidParameter(message, field="grad_sample_mode")
     optimizer = as_one(optimizer)
     ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
+    refuse_other_ranks(ranks)
     joint = adaptive == "joint"
 
     def plan_here() -> tuple[tuple[Planned, GivenData, str], dict[str, Any]]:

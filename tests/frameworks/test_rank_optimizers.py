@@ -111,6 +111,24 @@ def audited() -> tuple[Any, Any, Any]:
 def refusals(rank: int) -> dict[str, str]:
     net, theirs, ours = audited()
     found = {"one process's": refused(lambda: CorrelatedOptimizer(theirs, MADE, CALIBRATION, seed=5 << 64))}
+    plain = model()
+    found["a job of one process"] = refused(
+        lambda: make_private(
+            plain,
+            torch.optim.SGD(plain.parameters(), lr=1.0),
+            TensorDataset(*data()),
+            MADE,
+            batch_size=ROWS,
+            epsilon=50.0,
+            delta=1e-6,
+            epochs=N,
+        )
+    )
+    own = CorrelatedOptimizer(torch.optim.SGD(plain.parameters(), lr=1.0), MADE, CALIBRATION, seed=5 << 64)
+    for p in plain.parameters():
+        p.grad_sample = torch.zeros(ROWS, *p.shape)
+        p.grad = torch.zeros_like(p)
+    found["a step of one process"] = refused(own.step) if own.noise.step == 0 else "noise was spent"
     found["an example on two ranks"] = refused(lambda: ours.expect(np.array([3, 4 + rank, 7])))
     ours.expect(np.array([rank]))
     loss_of(net, np.array([rank, 5] if rank else [0]), 1.0).backward()
@@ -201,6 +219,8 @@ class TestTraining:
 
 EXPECTED = {
     "one process's": "correlated_optimizer",
+    "a job of one process": "2 ranks, and each would make this job alone.*DifferentiallyPrivateDistributedDataParallel",
+    "a step of one process": "2 ranks, and each would make this job alone",
     "an example on two ranks": "example 3 2 times",
     "another batch on one rank": "gradients of 2 examples, but its batch has 1",
     "a step taken twice": "auditor has not seen",

@@ -63,6 +63,25 @@ def require_distributed(what: str) -> None:
         raise InvalidParameter(message, field="parameters")
 
 
+def refuse_other_ranks(ranks: int) -> None:
+    """Refuse a job of one process among several ranks, which would each release their own gradients.
+
+    Args:
+        ranks: number of processes that the job knows of.
+
+    Raises:
+        InvalidParameter: there are others.
+    """
+    if ranks == 1 < world_size():
+        raise InvalidParameter(
+            f"the process group has {world_size()} ranks, and each would make this job alone: torch's DDP adds up "
+            "their gradients before they are clipped, and with one seed their differences have no noise. Give "
+            "make_private the model in Opacus's DifferentiallyPrivateDistributedDataParallel, which shares each batch "
+            "among the ranks, or train in one process, without a process group",
+            field="ranks",
+        )
+
+
 def agree(kind: str, make: Callable[[], tuple[Made, dict[str, object]]]) -> Made:
     """Make something on every rank, and return it if all could and all tell the same about theirs.
 
