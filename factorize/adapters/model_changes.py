@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 import torch
 
@@ -48,3 +49,33 @@ def difference_of_weights(before: Mapping[str, float], after: Mapping[str, float
                 field="model",
             )
     return None
+
+
+def refuse_weights_beside(losses: torch.Tensor, model: torch.nn.Module) -> None:
+    """Refuse losses whose gradients reach weights outside of the model, such as a head that another optimizer trains.
+
+    Raises:
+        InvalidParameter: they reach some.
+    """
+    own = {id(p) for p in model.parameters()}
+    beside = next((p for p in _parameters_behind(losses.grad_fn) if id(p) not in own), None)
+    if beside is not None:
+        raise InvalidParameter(
+            f"the loss gives gradients to a parameter of shape {tuple(beside.shape)} that is not in the model. If an "
+            "optimizer trains it, no noise covers what it learns; put it into the model that you give make_private, "
+            "or freeze it (requires_grad=False)",
+            field="loss",
+        )
+
+
+def _parameters_behind(node: Any) -> Iterator[torch.nn.Parameter]:
+    """Yield the parameters that a backward pass from a node of autograd's graph reaches."""
+    left, seen = [node] if node is not None else [], {node}
+    while left:
+        each = left.pop()
+        held = getattr(each, "variable", None)
+        if isinstance(held, torch.nn.Parameter):
+            yield held
+        new = {after for after, _ in each.next_functions if after is not None} - seen
+        seen |= new
+        left += new

@@ -18,7 +18,12 @@ from factorize.adapters.clipping import example_rows
 from factorize.adapters.gradient_rows import WAY_OUT, GradientRows, difference_of_autograd, difference_of_passes
 from factorize.adapters.layer_rows import Rows
 from factorize.adapters.loop_state import LoopState, difference_of_states
-from factorize.adapters.model_changes import difference_of_buffers, difference_of_weights, sizes_of
+from factorize.adapters.model_changes import (
+    difference_of_buffers,
+    difference_of_weights,
+    refuse_weights_beside,
+    sizes_of,
+)
 from factorize.adapters.ranks.agreement import world_size
 from factorize.errors import InvalidParameter, InvalidParticipation
 
@@ -214,6 +219,7 @@ class Rehearsal:
                 "passes none on; quantise only weights (4 bits, or int8 weights), not activations",
                 field="loss",
             )
+        refuse_weights_beside(losses, self._model)
         return losses
 
     def _put_back(self) -> None:

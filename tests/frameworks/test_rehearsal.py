@@ -690,6 +690,26 @@ class TestWhatTheLoopTrainsBeside:
             self.beside(made, other, iteration)
         assert made.optimizer.noise.step == 0
 
+    @pytest.mark.parametrize("trained", [True, False])
+    def test_a_loss_that_is_a_function_may_use_weights_beside_the_model_if_they_are_frozen(self, trained: bool):
+        """Its loop gets no batch more, which would show what another optimizer has learned."""
+        head = torch.nn.Linear(3, 3).requires_grad_(trained)
+
+        def losses(model: Any, batch: Any) -> torch.Tensor:
+            return cross_entropy(head(model(batch[0])), batch[1], reduction="none")
+
+        made = private(network(), loss=losses)
+        if not trained:
+            losses(made.model, next(iter(made.loader))).mean().backward()
+            made.optimizer.step()
+        else:
+            with pytest.raises(
+                InvalidParameter, match=r"a parameter of shape \(3, 3\)|\(3,\) that is not in the model"
+            ):
+                next(iter(made.loader))
+        assert made.optimizer.noise.step == (not trained)
+        made.optimizer.close()
+
     def test_a_discriminator_without_noise_is_refused(self):
         made, other = private(generator()), discriminator()
 
