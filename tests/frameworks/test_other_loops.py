@@ -141,6 +141,23 @@ class TestAccelerate:
         made.optimizer.close()
 
 
+def test_a_compiled_step_is_that_of_the_optimizer() -> None:
+    plain, made = private(loss="not_looked_at"), private(loss="not_looked_at")
+
+    @torch.compile(backend="eager")
+    def step() -> None:
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+
+    for (x, y), (z, w) in islice(zip(plain.loader, made.loader, strict=True), 2):
+        LOSS(plain.model(x), y).backward()
+        plain.optimizer.step()
+        plain.optimizer.zero_grad()
+        LOSS(made.model(z), w).backward()
+        step()
+    assert made.optimizer.noise.step == 2 and torch.equal(weights(made), weights(plain))
+
+
 def taken(made: Private, count: int | None = None) -> int:
     """Train for a pass of a loop that takes so many batches, as Lightning does, and return how many were no rehearsal."""
     found = 0
