@@ -51,6 +51,7 @@ from torch.utils.data import (
 from factorize.adapters.clipping import use_up
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private
+from factorize.adapters.ranks import agreement
 from factorize.adapters.torch import NoiseGenerator
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import FactorizeError
@@ -262,6 +263,9 @@ class Opacus(Door):
             "`step()` of another optimizer, by gradients that have no noise yet": Mistake(
                 "refused", lambda folder: other_step(self, folder), "gradients that have no noise"
             ),
+            "a job of one process in a process group of several ranks": Mistake(
+                "refused", lambda folder: alone(self, folder), "2 ranks, and each would make this job alone"
+            ),
             "an optimizer that steps in the backward pass": Mistake("refused", self._in_backward, "backward pass"),
             "Opacus's clipping by layers, adaptive or ghost": Mistake(
                 "refused", self._by_layers, "no sensitivity here"
@@ -353,6 +357,13 @@ class Batches(TensorDataset):
         if self.centred:
             return [(x, Y[i]) for x, i in zip(X[indices] - X[indices].mean(0), indices, strict=True)]
         return [(X[i] * torch.rand(1 + i % 3)[0], Y[i]) for i in indices]
+
+
+def alone(door: Any, folder: Path) -> None:
+    """A process group that begins after the job was made, as Lightning's does."""
+    run = door.begin(folder)
+    with mock.patch.object(agreement, "world_size", lambda: 2):
+        door.step(run)
 
 
 def own_step(door: Any, folder: Path) -> None:
@@ -548,6 +559,9 @@ class Made(Door):
             ),
             "`step()` of another optimizer, by gradients that have no noise yet": Mistake(
                 "refused", lambda folder: other_step(self, folder), "gradients that have no noise"
+            ),
+            "a job of one process in a process group of several ranks": Mistake(
+                "refused", lambda folder: alone(self, folder), "2 ranks, and each would make this job alone"
             ),
             "an optimizer that steps in the backward pass": Mistake(
                 "refused", lambda _: self.made(stepping_in_backward()), "backward pass"
