@@ -117,6 +117,9 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: torch.nn.Module | N
     Raises:
         InvalidParameter: see the messages.
     """
+    if not hasattr(optimizer, "param_groups"):
+        message = f"the optimizer is a {type(optimizer).__name__}; give an optimizer of torch, or a list of several"
+        raise InvalidParameter(message, field="optimizer")
     for part in parts_of(optimizer):
         closure = inspect.signature(type(part).step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:

@@ -97,6 +97,7 @@ class TestSeveralOptimizers:
         [
             (lambda p: [], "list of optimizers is empty"),
             (lambda p: [SGD(p, lr=1.0), "adam"], "holds a str"),
+            (lambda p: {"all": SGD(p, lr=1.0)}, "the optimizer is a dict; give an optimizer of torch, or a list"),
             (lambda p: [SGD(p, lr=1.0), SGD(p[:1], lr=1.0)], "two optimizers have one parameter"),
             (lambda p: [SGD(p[:2], lr=1.0), torch.optim.LBFGS(p[2:])], "LBFGS computes several gradients"),
             (lambda p: [SGD(p[:2], lr=1.0), SGD(p[2:3], lr=1.0)], "leaves out 2.bias"),
