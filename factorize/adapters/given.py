@@ -27,6 +27,9 @@ def check_model(model: torch.nn.Module) -> None:
     Raises:
         InvalidParameter: see the messages.
     """
+    if not isinstance(model, torch.nn.Module):
+        message = f"the model is a {type(model).__name__}; give a torch.nn.Module (several in one ModuleDict)"
+        raise InvalidParameter(message, field="model")
     for name, module in model.named_modules():
         reason = _misfit(module)
         if reason is not None:
@@ -63,8 +66,12 @@ def _misfit(module: torch.nn.Module) -> str | None:
         return "is sharded by FSDP1; use fully_shard, clip in your own loop, and use NoiseGenerator"
     if isinstance(module, AbstractGradSampleModule) or hasattr(module, "autograd_grad_sample_hooks"):
         return "is already wrapped by Opacus; give the unwrapped model, or use CorrelatedOptimizer"
-    if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-        return "is compiled, so Opacus's hooks do not run inside it; give the model before torch.compile (_orig_mod)"
+    scripted = isinstance(module, torch.jit.ScriptModule) and any(p.requires_grad for p in own)
+    if scripted or hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+        return (
+            "is compiled, so Opacus's hooks do not run inside it; give the model before torch.compile (_orig_mod) or "
+            "torch.jit.script"
+        )
     if getattr(module, "max_norm", None) is not None and isinstance(
         module, (torch.nn.Embedding, torch.nn.EmbeddingBag)
     ):

@@ -12,6 +12,7 @@ from factorize.client import load
 from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors, certified
+from factorize.numbers.scalars import whole_number
 from factorize.samplings import SAMPLINGS
 from factorize.samplings.base import Drawn, Sampling
 from factorize.spec import parse_spec
@@ -53,7 +54,14 @@ class Planned(Drawn):
         return {**batches, **order, **plan, **noise}
 
     def begin(self, receipt: Receipt, statement: PrivacyStatement, **noise: Any) -> None:
-        """Begin or continue the receipt of the job; see `Receipt.begin`, which takes what `noise` says of the noise."""
+        """Begin or continue the receipt of the job; see `Receipt.begin`, which takes what `noise` says of the noise.
+
+        Raises:
+            InvalidParameter: it is no receipt, such as the path of one.
+        """
+        if not isinstance(receipt, Receipt):
+            message = f"receipt= is a {type(receipt).__name__}; give factorize.training.receipt.Receipt(path)"
+            raise InvalidParameter(message, field="receipt")
         receipt.begin(statement, self.strategies, self.auditor, **noise)
 
     def statement(self, loss: LossCheck = "not_looked_at") -> PrivacyStatement:
@@ -145,12 +153,15 @@ def plan(job: TrainingJob, known: tuple[str, ...]) -> Planned:
 
     Raises:
         UnsupportedAdjacency: another adjacency than zero-out with bins.
-        InvalidParameter: users of other examples, an unknown sampling, a calibration of something else, a seed that
-            cannot be secret, ranks without a seed or with a secret order, or a second factorization that is not needed
-            or has no accountant.
+        InvalidParameter: numbers that are not whole, users of other examples, an unknown sampling, a calibration of
+            something else, a seed that cannot be secret, ranks without a seed or with a secret order, or a second
+            factorization that is not needed or has no accountant.
         InvalidParticipation: the factorization is for another order, or bins do not fit into the capacity.
     """
     data, name, ranks = job.data, job.batching.sampling, job.batching.ranks
+    whole_number("batch_size", job.batching.size)
+    whole_number("epochs", job.batching.epochs)
+    whole_number("order_seed", job.batching.order_seed, low=0)
     if data.users is not None and len(data.users) != data.examples:
         message = f"users names {len(data.users)} users for {data.examples} examples; name one per example"
         raise InvalidParameter(message, field="users")

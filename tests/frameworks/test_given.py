@@ -26,6 +26,7 @@ from torch.utils.data import (
 )
 
 from factorize.adapters.empty_batches import empty_like
+from factorize.adapters.given import check_model
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.ranks.opacus_ranks import correlated_optimizer
 from factorize.errors import FactorizeError, InvalidParameter, InvalidParticipation
@@ -152,6 +153,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "a layer in eval": (lambda: torch.nn.Sequential(network(), network().eval()), "1.0 is in eval mode"),
     "lazy": (lazy, "0 has lazy parameters"),
     "compiled": (lambda: torch.compile(network()), "compiled"),
+    "scripted": (lambda: torch.jit.script(network()), "compiled.*before .*torch.jit.script"),
     "compiled in place": (in_place, "1 is compiled"),
     "checkpointing": (checkpointed, "gradient checkpointing"),
     "wrapped": (lambda: GradSampleModule(network()), "wrapped by Opacus"),
@@ -173,6 +175,29 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"epochs": 3.0}, "epochs=3.0 is not an integer >= 1"),
+        ({"batch_size": "8"}, "batch_size='8' is not an integer >= 1"),
+        ({"order_seed": -1}, "order_seed=-1 is not an integer >= 0"),
+        ({"receipt": "receipt.json"}, r"receipt= is a str; give .*Receipt\(path\)"),
+    ],
+)
+def test_settings_of_other_types_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidParameter, match=said):
+        private(**options)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch, about its future
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="the model is a list; give a torch.nn.Module"):
+        check_model([network()])  # type: ignore[arg-type]  # as a caller without types may
+    frozen = torch.jit.script(network().requires_grad_(False))
+    check_model(torch.nn.Sequential(frozen, torch.nn.Linear(3, 3)))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # of torch's compiler, about itself
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize("name", MODELS)
