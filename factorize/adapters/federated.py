@@ -32,7 +32,7 @@ from factorize.format.receipts import REFUSALS
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
-from factorize.training.receipt import Receipt
+from factorize.training.receipt import Receipt, refuse_no_receipt
 from factorize.training.run_lock import RunLock
 from factorize.training.statement import PrivacyStatement
 
@@ -323,6 +323,7 @@ class FederatedRounds(Secret):
         """
         count_step = None
         if receipt is not None:
+            refuse_no_receipt(receipt)
             receipt.refused = self.refused
             receipt.begin(
                 self.statement,

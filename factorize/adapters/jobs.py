@@ -19,7 +19,7 @@ from factorize.spec import parse_spec
 from factorize.training.job import Source, TrainingJob
 from factorize.training.noise_memory import spec_within, warn_of_dense
 from factorize.training.orders import take_turns
-from factorize.training.receipt import Receipt
+from factorize.training.receipt import Receipt, refuse_no_receipt
 from factorize.training.statement import LossCheck, PrivacyStatement
 
 
@@ -59,9 +59,7 @@ class Planned(Drawn):
         Raises:
             InvalidParameter: it is no receipt, such as the path of one.
         """
-        if not isinstance(receipt, Receipt):
-            message = f"receipt= is a {type(receipt).__name__}; give factorize.training.receipt.Receipt(path)"
-            raise InvalidParameter(message, field="receipt")
+        refuse_no_receipt(receipt)
         receipt.begin(statement, self.strategies, self.auditor, **noise)
 
     def statement(self, loss: LossCheck = "not_looked_at") -> PrivacyStatement:

@@ -268,6 +268,17 @@ class Receipt:
         return self.path.read_bytes() if self.path.exists() else None
 
 
+def refuse_no_receipt(receipt: object) -> None:
+    """Refuse what a job cannot write its steps into.
+
+    Raises:
+        InvalidParameter: it is no receipt, such as the path of one.
+    """
+    if not isinstance(receipt, Receipt):
+        message = f"receipt= is a {type(receipt).__name__}; give factorize.training.receipt.Receipt(path)"
+        raise InvalidParameter(message, field="receipt")
+
+
 def _check_factors(statement: PrivacyStatement, factors: Sequence[CertifiedFactors]) -> None:
     """Raise InvalidParameter where the noise of a statement was calibrated for other factors than these."""
     own = [statement.digest] if statement.moments is None else list(statement.moments.digests)

@@ -175,6 +175,11 @@ def test_no_round_is_released_after_the_receipt_was_closed(tmp_path: Path, facto
     assert json.loads(receipt.path.read_bytes())["steps"]["processes"] == [[0, 1]]
 
 
+def test_the_path_of_a_receipt_is_none(tmp_path: Path, factors: Factorization) -> None:
+    with pytest.raises(InvalidParameter, match=r"receipt= is a PosixPath; give .*Receipt\(path\)"):
+        rounds_in(tmp_path, factors, receipt=tmp_path / "receipt.json")
+
+
 @pytest.mark.parametrize("killed", range(0, 4 * N, 5))
 def test_a_killed_server_goes_on_with_the_same_bits(
     tmp_path: Path, factors: Factorization, killed: int, monkeypatch: pytest.MonkeyPatch
