@@ -54,6 +54,9 @@ class ClippedGradients:
     ) -> None:
         self._loss, self._clip_norm, self._squares, self._batches = loss, clip_norm, squares, batches
         self._seen: set[tuple[str, str]] = set()
+        # Compiled here as well: the loss that was checked is the one that runs, and without a jit of the caller's every
+        # call would compile anew.
+        self._program = jax.jit(self._rounded_sums)
 
     def __call__(
         self, params: optax.Params, data: Sequence[ArrayLike], indices: ArrayLike, mask: ArrayLike
@@ -78,9 +81,7 @@ class ClippedGradients:
                 field="indices",
             )
         self._look(params, arrays)
-        total = self._sums(params, arrays, rows, present)
-        kinds = jax.tree.map(_wide, (params, params) if self._squares else params)
-        sums = jax.tree.map(lambda leaf, kind: leaf.astype(kind), total, kinds)
+        sums = self._program(params, arrays, rows, present)
         return sums if self._batches is None else self._batches.mark(sums, params, rows, present)
 
     def _arrays(self, data: Sequence[ArrayLike]) -> list[jax.Array]:
@@ -110,6 +111,11 @@ class ClippedGradients:
                     field="data",
                 )
         return arrays
+
+    def _rounded_sums(self, params: optax.Params, *batch: Any) -> optax.Updates:
+        """Return the sums in the types that the noise takes."""
+        kinds = jax.tree.map(_wide, (params, params) if self._squares else params)
+        return jax.tree.map(lambda leaf, kind: leaf.astype(kind), self._sums(params, *batch), kinds)
 
     def _sums(
         self, params: optax.Params, data: Sequence[jax.Array], indices: jax.Array, mask: jax.Array
@@ -224,9 +230,10 @@ class ClippedGradients:
                 "random numbers must come from the data",
                 field="loss",
             )
-        sums = jax.jit(lambda present: self._sums(params, examples, jnp.arange(count)[None], present[None]))
+        parts = jnp.arange(count)[None]
         present = ~np.vstack([np.zeros((1, count), dtype=bool), np.eye(count, dtype=bool)])
-        whole, *others = (_flat(each[0] if self._squares else each) for each in map(sums, present))
+        sums = [self._program(params, examples, parts, each[None]) for each in present]
+        whole, *others = (_flat(each[0] if self._squares else each) for each in sums)
         for i, (row, without) in enumerate(zip(rows, others, strict=True)):
             norm, moved = float(np.linalg.norm(row)), float(np.linalg.norm(whole - without))
             wrong = float(np.linalg.norm(whole - without - row * min(1.0, self._clip_norm / max(norm, 1e-300))))
