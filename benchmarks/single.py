@@ -64,7 +64,7 @@ def search(name: str, n: int) -> Timed[End[PolePoint]]:
     """Time the search for the optimum of one workload."""
     structure = structure_of(name, n)
     repeats = 0 if n > MAX_N_REPEATED else 9 if n <= 20_000 else 2
-    return timed(lambda: maximise(structure, tolerance=TOLERANCE), repeats, most_seconds=20.0)
+    return timed(lambda: maximise(structure, tolerance=TOLERANCE), repeats, max_seconds=20.0)
 
 
 def apart(name: str, n: int) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def solved(
     *,
     solve: Callable[[Spec], Solution] | None = None,
     repeats: int = 7,
-    most_seconds: float = 5.0,
+    max_seconds: float = 5.0,
 ) -> Solved:
     """Solve a spec a few times and certify the last result.
 
@@ -92,10 +92,10 @@ def solved(
         document: the spec.
         solve: what is timed; `claimed` if None.
         repeats: as in `timed`.
-        most_seconds: as in `timed`.
+        max_seconds: as in `timed`.
     """
     spec = choose(parse_spec(document))
-    claim = timed(lambda: (solve or claimed)(spec), repeats, most_seconds)
+    claim = timed(lambda: (solve or claimed)(spec), repeats, max_seconds)
     began = time.perf_counter()
     certificate = certify(spec, claim.result.strategy, claim.result.dual, outcome=claim.result.outcome)
     return Solved(claim, time.perf_counter() - began, certificate)
@@ -111,17 +111,17 @@ def _ignore(_progress: Progress) -> None:
     """Take a step's report and do nothing with it."""
 
 
-def timed(call: Callable[[], Result], repeats: int = 7, most_seconds: float = 5.0) -> Timed[Result]:
+def timed(call: Callable[[], Result], repeats: int = 7, max_seconds: float = 5.0) -> Timed[Result]:
     """Call something a few times.
 
     Args:
         call: what is timed.
         repeats: calls after the first.
-        most_seconds: no further call is begun after as many seconds.
+        max_seconds: no further call is begun after as many seconds.
     """
     result, first, cpu = _once(call)
     calls: list[tuple[float, float]] = []
-    while len(calls) < repeats and first + sum(seconds for seconds, _ in calls) < most_seconds:
+    while len(calls) < repeats and first + sum(seconds for seconds, _ in calls) < max_seconds:
         result, *spent = _once(call)
         calls.append((spent[0], spent[1]))
     calls = calls or [(first, cpu)]

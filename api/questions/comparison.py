@@ -144,7 +144,7 @@ def comparison(
         sampling=SamplingOptions(dataset_size=request.dataset_size, batch_size=request.batch_size),
         samplings=request.samplings,
         progress=lambda step: report(step.done, step.total, step.mechanism),
-        most_seconds=request.max_seconds,
+        max_seconds=request.max_seconds,
         budgets=request.budgets,
         seconds=request.seconds,
         fitting=fitting,

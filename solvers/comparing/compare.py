@@ -59,7 +59,7 @@ def compare(
     sampling: SamplingOptions | None = None,
     samplings: Sequence[str] | None = None,
     progress: CompareCallback | None = None,
-    most_seconds: float | None = None,
+    max_seconds: float | None = None,
     budgets: Sequence[int] | None = None,
     seconds: float | None = None,
     fitting: bool = False,
@@ -77,7 +77,7 @@ def compare(
             default all where sizes are given, and the spec's own. Under balls in bins and b-min-sep,
             mechanisms that are optimised for them join.
         progress: told before each mechanism and between its steps.
-        most_seconds: mechanisms whose estimate is longer are refused, and those that take twice as long after all
+        max_seconds: mechanisms whose estimate is longer are refused, and those that take twice as long after all
             are stopped, by the processor's clock; by default `seconds`, and without it 8 s, n / 5000 s above
             n = 40000, 200 s at most; 200 s for those that are optimised for a sampling.
         budgets: several memory budgets in place of `buffers`; mechanisms with a size take each, and there is a
@@ -106,7 +106,7 @@ def compare(
         )
     rows = TableRows(privacy, sizes, chosen_samplings(spec, privacy, sizes, samplings))
     allowed = _budgets(budgets, _budget(buffers, bytes_per_parameter))
-    plan = ComparisonPlan(spec, allowed, rows, most_seconds=most_seconds, seconds=seconds, fitting=fitting, look=look)
+    plan = ComparisonPlan(spec, allowed, rows, max_seconds=max_seconds, seconds=seconds, fitting=fitting, look=look)
     return _Run(plan, progress).compare()
 
 

@@ -31,14 +31,14 @@ class ComparisonSchedule(Deadline):
     Args:
         steps: the steps of the spec, 0 without end.
         seconds: processor seconds for all, or None.
-        most_seconds: seconds that a mechanism may take by its estimate; see `compare`.
+        max_seconds: seconds that a mechanism may take by its estimate; see `compare`.
         claims: seconds at the end that are kept for the claims of rows in bins.
     """
 
-    def __init__(self, steps: int, seconds: float | None, *, most_seconds: float | None, claims: float) -> None:
+    def __init__(self, steps: int, seconds: float | None, *, max_seconds: float | None, claims: float) -> None:
         super().__init__(seconds)
         self._steps, self._claims = steps, claims
-        most = seconds if most_seconds is None else most_seconds
+        most = seconds if max_seconds is None else max_seconds
         self._most = min(max(_MIN_SECONDS, steps / _STEPS_PER_SECOND), _MAX_SECONDS) if most is None else most
         self._most_optimised = _OPTIMISED_SECONDS if most is None else most
 
@@ -56,7 +56,7 @@ class ComparisonSchedule(Deadline):
         most = self.limit(attempt)
         if attempt.needed.seconds > most:
             raise OutOfTime(
-                f"would take about {attempt.needed.seconds:.3g} s, above most_seconds={most:g}; raise it "
+                f"would take about {attempt.needed.seconds:.3g} s, above max_seconds={most:g}; raise it "
                 "(--max-seconds, or --seconds for all), or solve this mechanism by its own spec"
             )
 

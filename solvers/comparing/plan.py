@@ -30,7 +30,7 @@ class ComparisonPlan:
         spec: the spec as it was asked.
         budgets: memory budgets, ascending; None for any memory.
         rows: makes the rows of the table.
-        most_seconds: seconds that a mechanism may take by its estimate; see `compare`.
+        max_seconds: seconds that a mechanism may take by its estimate; see `compare`.
         seconds: processor seconds for all, or None.
         fitting: whether what keeps more than the largest budget is left out.
         look: returns what is solved already, or None.
@@ -47,7 +47,7 @@ class ComparisonPlan:
         budgets: tuple[int | None, ...],
         rows: TableRows,
         *,
-        most_seconds: float | None,
+        max_seconds: float | None,
         seconds: float | None,
         fitting: bool,
         look: Callable[[Spec], Held | None] | None,
@@ -60,7 +60,7 @@ class ComparisonPlan:
         self.spec = spec.model_copy(update=alone)
         bins = spec.participation.epoch(spec.workload.n) if "balls_in_bins" in rows.samplings else None
         claims = 0.0 if bins is None or bins > LARGEST_BINS else claim_seconds(bins)  # more bins: no claim
-        self.schedule = ComparisonSchedule(self.steps, seconds, most_seconds=most_seconds, claims=claims)
+        self.schedule = ComparisonSchedule(self.steps, seconds, max_seconds=max_seconds, claims=claims)
 
     def attempts(self, *, hurried: bool) -> list[Attempt]:
         """Return all that is tried or refused; leads first, where there is little time."""

@@ -136,9 +136,9 @@ def test_a_mechanism_that_was_asked_for_is_among_the_rows(quick):
 
 
 def test_what_takes_too_long_is_refused_with_its_estimate(quick):
-    table = compare(spec_of(4096), most_seconds=0.1)
+    table = compare(spec_of(4096), max_seconds=0.1)
     reasons = {refused.mechanism: refused.reason for refused in table.refused}
-    assert "above most_seconds=0.1" in reasons["fft"] and "above most_seconds" in reasons["dense"]
+    assert "above max_seconds=0.1" in reasons["fft"] and "above max_seconds" in reasons["dense"]
     assert "square_root" in {row.mechanism for row in table.rows}
 
 
@@ -160,7 +160,7 @@ def test_what_takes_longer_than_its_estimate_or_fails_is_refused(quick, endless,
         raise SolveFailed("it has no optimum")
 
     monkeypatch.setitem(solvers.SOLVERS, "tree", (replace(solvers.SOLVERS["tree"][0], solve=fail),))
-    table = compare(spec_of(6), most_seconds=0.1)
+    table = compare(spec_of(6), max_seconds=0.1)
     reasons = {refused.mechanism: refused.reason for refused in table.refused}
     assert "was stopped after" in reasons["square_root"] and "it has no optimum" in reasons["tree"]
     assert "identity" in {row.mechanism for row in table.rows}
@@ -295,7 +295,7 @@ def test_no_sampling_is_said_to_be_worse_that_was_not_tried():
 def test_leads_of_long_runs_are_had_in_three_seconds(samplings, epochs, names):
     spec = spec_of(4000, participation=epochs)
     rows = TableRows(PrivacyTarget(epsilon=8.0, delta=1e-6), samplings=samplings)
-    plan = ComparisonPlan(spec, (4,), rows, most_seconds=None, seconds=3.0, fitting=True, look=None)
+    plan = ComparisonPlan(spec, (4,), rows, max_seconds=None, seconds=3.0, fitting=True, look=None)
     leads = [one.mechanism for one in plan.attempts(hurried=True) if one.lead]
     assert [(one["kind"], one.get("normalization")) for one in leads] == names
 
@@ -355,6 +355,6 @@ def test_a_run_too_long_for_advice_is_refused_before_anything_is_solved(monkeypa
 def test_a_long_schedule_over_epochs_has_a_lead_for_running_sums() -> None:
     workload = {"kind": "schedule", "n": 20_000, "learning_rates": {"kind": "cosine"}}
     spec = parse_spec({"workload": workload, "participation": {"kind": "fixed_epochs", "epochs": 4}})
-    plan = ComparisonPlan(spec, (4,), TableRows(None), most_seconds=None, seconds=10.0, fitting=True, look=None)
+    plan = ComparisonPlan(spec, (4,), TableRows(None), max_seconds=None, seconds=10.0, fitting=True, look=None)
     leads = [choose(one.spec) for one in plan.attempts(hurried=True) if one.lead and one.spec is not None]
     assert [(one.mechanism.kind, one.optimize_for and one.optimize_for.kind) for one in leads] == [("blt", "prefix")]

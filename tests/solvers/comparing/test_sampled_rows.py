@@ -113,7 +113,7 @@ def test_with_no_time_left_each_way_to_take_part_has_an_answer_that_was_solved(m
     """Leads come to their end, and the claim of the recommended row does; its sigma is that of its own command."""
     monkeypatch.setattr(Deadline, "over", lambda _self, share, _needed=0.0: share < LATE_CLAIMS)
     sizes = SamplingOptions(dataset_size=EXAMPLES, batch_size=BATCH)
-    found = compare(SPEC, privacy=TARGET, sampling=sizes, buffers=3, seconds=1e-3, most_seconds=60)
+    found = compare(SPEC, privacy=TARGET, sampling=sizes, buffers=3, seconds=1e-3, max_seconds=60)
     correlated = {(row.mechanism, row.sampling) for row in found.rows if row.mechanism != "identity"}
     assert {("buffered_linear", None), ("blt", "balls_in_bins")} <= correlated
     assert found.recommendation is not None and found.solved is not None
