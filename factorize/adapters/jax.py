@@ -6,7 +6,7 @@ round it.
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
@@ -144,6 +144,7 @@ class _CorrelatedNoise(Secret):
         commitment = committed(keyed("jax", seed, held.digest), np.asarray(first).tobytes())
         self._stated = {"noise": commitment, "sigma": sigma.hex(), "dtype": str(kind)}
         self._guard = StepGuard(noise_commitment(held, seed), steps, auditor)
+        self._drawn = jax.jit(self._draw, static_argnames="specs")  # one program, also for a loop that is not jitted
 
     def init(self, params: optax.Params) -> NoiseState:
         """Return the state before step 0."""
@@ -171,14 +172,21 @@ class _CorrelatedNoise(Secret):
         except ValueError as reason:
             message = f"the gradients do not match the parameters that init was given: {str(reason)[:200]}"
             raise InvalidParameter(message, field="parameters") from None
+        noisy, kept = self._drawn(step, leaves, held, specs=tuple(specs_of(self._specs, updates)))
+        after = shape.unflatten(kept) if streams else ()
+        return shape.unflatten(noisy), NoiseState(step + 1, after, sealed(own, seal_of(step + 1, after)))
+
+    def _draw(
+        self, step: jax.Array, leaves: Sequence[jax.Array], held: Sequence[Buffers], *, specs: Sequence[Any]
+    ) -> tuple[list[jax.Array], list[Buffers]]:
+        """Return each leaf with its noise, and its buffers after the step."""
         noisy, kept = [], []
-        for i, (leaf, buffers, spec) in enumerate(zip(leaves, held, specs_of(self._specs, updates), strict=True)):
+        for i, (leaf, buffers, spec) in enumerate(zip(leaves, held, specs, strict=True)):
             normal = partial(normals, self._key, leaf=i, like=leaf, kind=self._kind, spec=spec)
             drawn, after = self._row(step, normal, buffers)
             noisy.append(_released(leaf, drawn, self._divisor))
             kept.append(after)
-        after = shape.unflatten(kept) if streams else ()
-        return shape.unflatten(noisy), NoiseState(step + 1, after, sealed(own, seal_of(step + 1, after)))
+        return noisy, kept
 
     def close(self) -> None:
         """Let another transformation make the same noise."""
