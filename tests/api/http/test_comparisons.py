@@ -58,10 +58,21 @@ def test_the_text_has_a_line_for_each_row_and_reason(within: CommandLine, monkey
     assert sum(line.startswith("*") for line in text.splitlines()) == 2  # the row, and why
 
 
+def answer_at(live: LiveService, place: str) -> Answer:
+    """Wait for the answer at an address, however long a loaded machine takes."""
+    return wait_for(lambda: answer if (answer := live.get(place, {"Prefer": "wait=30"})).status != 202 else None)
+
+
+def compare_at(live: LiveService, asked: dict[str, Any]) -> Answer:
+    """Ask for a comparison and wait for its answer."""
+    first = live.send("POST", "/v1/compare", asked)
+    return answer_at(live, first.headers["location"]) if first.status == 202 else first
+
+
 def test_http_gives_the_table_of_a_matrix_of_ones_own(
     live_service: LiveService, expected: list[tuple[str, float]]
 ) -> None:
-    answer = live_service.send("POST", "/v1/compare", {"spec": OWN, "buffers": 2})
+    answer = compare_at(live_service, {"spec": OWN, "buffers": 2})
     assert answer.status == 200, answer.body
     assert dict(losses(answer.json())) == pytest.approx(dict(expected), rel=1e-6)
     assert answer.json()["recommendation"]
@@ -70,7 +81,7 @@ def test_http_gives_the_table_of_a_matrix_of_ones_own(
 def test_http_compares_under_sampling(live_service: LiveService) -> None:
     spec = {**SPEC, "workload": {"kind": "prefix", "n": 8}, "participation": {"kind": "fixed_epochs", "epochs": 2}}
     asked = {"spec": spec, "buffers": 2, "epsilon": 2.0, "delta": 1e-5, "samplings": ["balls_in_bins"]}
-    table = live_service.send("POST", "/v1/compare", asked).json()
+    table = compare_at(live_service, asked).json()
     chosen = table["rows"][table["recommendation"]["row"]]
     assert {row["sampling"] for row in table["rows"]} == {None, "balls_in_bins"}
     assert chosen["method"] in ("verified", "deterministic") and chosen["noise_vectors"] <= 2
@@ -96,11 +107,6 @@ def _at_work(live: LiveService) -> float:
     counts = [float(line.split()[-1]) for line in lines if line.startswith('factorize_work{kind="comparison"')]
     assert counts
     return sum(counts)
-
-
-def answer_at(live: LiveService, place: str) -> Answer:
-    """Wait for the answer at an address, however long a loaded machine takes."""
-    return wait_for(lambda: answer if (answer := live.get(place, {"Prefer": "wait=30"})).status != 202 else None)
 
 
 def test_an_answer_that_takes_long_has_an_address(live_service: LiveService) -> None:
