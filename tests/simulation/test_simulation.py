@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.mutants import MUTANTS, Mutant, mutated
 from tests.simulation.run import Item, Plan, read_plan, shortest
 
-FRESH = 8
+FRESH = 4
 ROOT = Path(__file__).parents[2]
 
 
