@@ -39,18 +39,18 @@ class DisjointOptimizers(torch.optim.Optimizer):
         super().__init__(groups, {})
         self.parts = list(parts)
 
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Let each optimizer take a step."""
         value = None if closure is None else closure()
         for part in self.parts:
             part.step()
         return value
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the states of all optimizers."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, list[dict[str, object]]]) -> None:
         """Restore the states of all optimizers.
 
         Raises:

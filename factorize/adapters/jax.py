@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import optax
 from jax import numpy as jnp
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from factorize.adapters.coefficients import PlanTable, plan_table
@@ -177,7 +178,12 @@ class _CorrelatedNoise(Secret):
         return shape.unflatten(noisy), NoiseState(step + 1, after, sealed(own, seal_of(step + 1, after)))
 
     def _draw(
-        self, step: jax.Array, leaves: Sequence[jax.Array], held: Sequence[Buffers], *, specs: Sequence[Any]
+        self,
+        step: jax.Array,
+        leaves: Sequence[jax.Array],
+        held: Sequence[Buffers],
+        *,
+        specs: Sequence[PartitionSpec | None],
     ) -> tuple[list[jax.Array], list[Buffers]]:
         """Return each leaf with its noise, and its buffers after the step."""
         noisy, kept = [], []

@@ -112,10 +112,12 @@ class ClippedGradients:
                 )
         return arrays
 
-    def _rounded_sums(self, params: optax.Params, *batch: Any) -> optax.Updates:
+    def _rounded_sums(
+        self, params: optax.Params, data: Sequence[jax.Array], indices: jax.Array, mask: jax.Array
+    ) -> optax.Updates:
         """Return the sums in the types that the noise takes."""
         kinds = jax.tree.map(_wide, (params, params) if self._squares else params)
-        return jax.tree.map(lambda leaf, kind: leaf.astype(kind), self._sums(params, *batch), kinds)
+        return jax.tree.map(lambda leaf, kind: leaf.astype(kind), self._sums(params, data, indices, mask), kinds)
 
     def _sums(
         self, params: optax.Params, data: Sequence[jax.Array], indices: jax.Array, mask: jax.Array

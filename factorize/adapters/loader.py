@@ -134,7 +134,7 @@ class PrivateLoader(DataLoader[Any]):
                     self._handed, self._rehearsals = self._handed + 1, self._rehearsals + self._rehearsal.rehearsing
                     yield part
 
-    def steps(self) -> Iterator[Generator[Any, None, None]]:
+    def steps(self) -> Iterator[Generator[object, None, None]]:
         """Yield the batches that are left in this pass, each as its parts, which must be taken in this order.
 
         Raises:
@@ -161,7 +161,7 @@ class PrivateLoader(DataLoader[Any]):
 
     def _signal(
         self, step: int, parts: list[np.ndarray], masks: np.ndarray | None, fetched: Iterator[object]
-    ) -> Generator[Any, None, None]:
+    ) -> Generator[object, None, None]:
         """Yield the parts of a step, after their rehearsals, and tell the optimizer for each whether it is the last."""
         rehearsal, audited = self._rehearsal, False
         if step % self._per_pass == 0:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
 
 import torch
+from torch.autograd.graph import Node
 
 from factorize.adapters.loop_state import HeldTensor
 from factorize.errors import InvalidParameter
@@ -68,7 +68,7 @@ def refuse_weights_beside(losses: torch.Tensor, model: torch.nn.Module) -> None:
         )
 
 
-def _parameters_behind(node: Any) -> Iterator[torch.nn.Parameter]:
+def _parameters_behind(node: Node | None) -> Iterator[torch.nn.Parameter]:
     """Yield the parameters that a backward pass from a node of autograd's graph reaches."""
     left, seen = [node] if node is not None else [], {node}
     while left:

@@ -17,7 +17,7 @@ NO_PARTICIPLES = {"need", "feed", "seed", "embed", "speed", "proceed", "exceed",
 MAX_LATE_IMPORTS = 60
 """Imports of our own modules inside functions: each spares a library, or a circle. Lower it with every one that goes."""
 
-MAX_UNTYPED = 530
+MAX_UNTYPED = 527
 """Annotations that say `Any` or `Document`. Lower it with every one that gets a type."""
 
 MAX_LINES, MAX_MIRRORS = 430, 13
