@@ -149,8 +149,10 @@ def run(arguments: list[str]) -> int:
         return ExitCode.INTERRUPTED
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    except SystemExit:  # of typer, once whoever read its help has gone
-        return ExitCode.BROKEN_PIPE
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):  # of a server that could not start, say
+            raise
+        return ExitCode.BROKEN_PIPE  # of typer, once whoever read its help has gone
 
 
 def _output_form(arguments: list[str]) -> OutputForm:

@@ -27,6 +27,7 @@ from safetensors.numpy import load_file
 from specs import spec_text
 
 from factorize import __version__, solve
+from factorize.api.commands import application
 from factorize.api.commands.batch_report import COLUMNS
 from factorize.api.terminal.targets import write_whole
 from factorize.errors import (
@@ -279,6 +280,19 @@ def test_a_closed_pipe_ends_quietly(filled: CommandLine, order: list[str]) -> No
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait() == 141
+
+
+def test_an_end_that_is_not_of_a_pipe_keeps_its_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a completion script that was shown, and of a server that could not start."""
+    with pytest.raises(SystemExit) as end:
+        application.run(["--show-completion", "bash"])
+    assert end.value.code == 0 and "_factorize_completion" in capsys.readouterr().out
+    monkeypatch.setattr(application, "app", lambda **_given: sys.exit(3))
+    with pytest.raises(SystemExit) as end:
+        application.run(["serve"])
+    assert end.value.code == 3
 
 
 def test_a_home_folder_that_the_shell_leaves_is_found(filled: CommandLine, within: CommandLine, tmp_path: Path) -> None:
