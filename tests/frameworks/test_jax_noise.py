@@ -14,6 +14,7 @@ from jax_privacy.noise_addition import matrix_factorization_privatizer
 from structure_cases import strategies
 from test_noise import statistic
 
+from factorize.adapters import jax as jax_noise
 from factorize.adapters.coefficients import plan_table
 from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma_of_sums
 from factorize.adapters.jax_table import MAX_WRITTEN_TERMS, SplitDouble
@@ -89,6 +90,17 @@ class TestTransformation:
         plain = jax.tree.map(np.asarray, state)  # what a checkpoint holds
         resumed = draw(noise, jax.tree.map(jnp.asarray, plain), steps=N - 9, update=update)
         assert np.array_equal(resumed, whole[9:])
+
+    @pytest.mark.parametrize("name", ["buffered", "dense"])
+    def test_without_jit_a_step_is_traced_once(self, name, monkeypatch):
+        noise, zero, traced = transformation(handmade(strategies()[name])), parameters(), []
+        drawn = jax_noise.normals
+        monkeypatch.setattr(jax_noise, "normals", lambda *given, **named: traced.append(1) or drawn(*given, **named))
+        state = noise.init(zero)
+        for step in range(3):
+            _, state = noise.update(zero, state)
+            assert traced if step == 0 else not traced
+            traced.clear()
 
     def test_another_seed_is_other_noise(self):
         made = handmade(strategies()["one diagonal"])

@@ -232,6 +232,20 @@ class TestGradients:
         total = jax.jit(fixed(loss=single).gradients)(weights, (X, Y), self.indices, self.mask)
         assert np.isfinite(total).all()
 
+    def test_without_jit_the_loss_is_traced_for_the_first_batch_alone(self) -> None:
+        traced = []
+
+        def counted(weights: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+            traced.append(x.shape)
+            return loss(weights, x, y)
+
+        made = fixed(loss=counted)
+        weights, mask = jnp.full((6, 3), 0.1), np.ones((1, SIZE), bool)
+        for step in range(3):
+            made.gradients(weights * step, (X, Y), made.batches.order[step][None], mask)
+            assert traced if step == 0 else not traced
+            traced.clear()
+
     @pytest.mark.parametrize("typed", [False, True])
     def test_a_loss_may_draw_from_keys_among_the_data(self, typed: bool) -> None:
         """The bits are those that it draws for the example alone, with the caller's setting of x64."""
