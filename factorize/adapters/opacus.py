@@ -183,7 +183,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self._expected = len(indices) if masks is None else masks.size
         self._masks = [] if masks is None else list(masks)
 
-    @torch._disable_dynamo  # type: ignore[untyped-decorator]  # loops that are compiled call it as it is
+    # Loops that are compiled call it as it is. torch.compiler.disable would load the compiler in every job.
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take a step, or a part of one; for a rehearsal's batch, only keep its gradients.
 
