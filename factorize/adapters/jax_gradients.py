@@ -1,28 +1,25 @@
 """Sums of clipped gradients of a loss in JAX, one example at a time, and a check of the loss before the first sum."""
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import numpy as np
 import optax
 from jax import numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.typing import ArrayLike
 
 from factorize.adapters.clipped_sums import CLIP_FACTOR, check_roundings, shrink_for_float32
 from factorize.adapters.jax_guard import GuardedBatches
 from factorize.adapters.jax_leaves import real_leaves
+from factorize.adapters.jax_programs import are_alike, constants, fixed_values, is_traced
 from factorize.errors import InvalidParameter
 
 MAX_CHECKED_EXAMPLES = 4
 """The most examples that are computed together and alone: a mixture of examples shows in two of them."""
 MAX_RELATIVE_ROUNDING = 2.0**-5
 """The largest relative rounding of gradients of the loss: bfloat16 has 8 bits, and batches add up in other orders."""
-_HOST_CALLS = ("pure_callback", "io_callback")
-"""Operations whose results come from the host; `debug_callback` returns none."""
 
 
 class ClippedGradients:
@@ -32,10 +29,10 @@ class ClippedGradients:
     Gradients are clipped and summed in float64. The sum is rounded to float32 unless the parameters are wider, and the
     clip norm is smaller to pay for the roundings (docs/notes/clipping.md).
 
-    The loss is checked whenever parameters or data have new shapes, before their first sum. Its gradient over a few
-    examples together must be the sum, or the mean, of their own, since otherwise another loss would be
-    trained. And none of them may move the clipped sum by more than the clip norm. Under jit this is done with numbers
-    drawn here for the parameters, and for data that are arguments of the program.
+    The loss is checked whenever parameters or data have new shapes, and whenever it reads another value beside its
+    arguments, before their first sum. Its gradient over a few examples together must be the sum, or the mean, of their
+    own, since otherwise another loss would be trained. And none of them may move the clipped sum by more than the clip
+    norm. Under jit this is done with numbers drawn here for the parameters and for data that are arguments.
 
     Args:
         loss: a function of params and a batch of each array of the data that returns one number.
@@ -53,10 +50,8 @@ class ClippedGradients:
         batches: GuardedBatches | None = None,
     ) -> None:
         self._loss, self._clip_norm, self._squares, self._batches = loss, clip_norm, squares, batches
-        self._seen: set[tuple[str, str]] = set()
-        # Compiled here as well: the loss that was checked is the one that runs, and without a jit of the caller's every
-        # call would compile anew.
-        self._program = jax.jit(self._rounded_sums)
+        self._seen: dict[tuple[str, str], list[object]] = {}
+        self._compile()
 
     def __call__(
         self, params: optax.Params, data: Sequence[ArrayLike], indices: ArrayLike, mask: ArrayLike
@@ -83,6 +78,14 @@ class ClippedGradients:
         self._look(params, arrays)
         sums = self._program(params, arrays, rows, present)
         return sums if self._batches is None else self._batches.mark(sums, params, rows, present)
+
+    def _compile(self) -> None:
+        """Forget the compiled program: the next call traces the loss anew.
+
+        The loss that was checked is the one that runs, and without a jit of the caller's every call would compile anew.
+        JAX keeps programs by function, also where the globals have changed; here and below each partial is a new one.
+        """
+        self._program = jax.jit(partial(self._rounded_sums))
 
     def _arrays(self, data: Sequence[ArrayLike]) -> list[jax.Array]:
         """Return the data as arrays.
@@ -167,7 +170,10 @@ class ClippedGradients:
         shapes = jax.tree.map(lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))), (params, list(data)))
         known = str(shapes), str(jax.tree.structure((params, list(data))))
         if known in self._seen:
-            return
+            if are_alike(self._seen[known], self._beside(params, data)):
+                return
+            self._seen.clear()
+            self._compile()
         count = min(MAX_CHECKED_EXAMPLES, *(len(each) for each in data))
         value = jax.eval_shape(self._loss, params, *(each[:1] for each in data))
         shape, kind = getattr(value, "shape", type(value).__name__), getattr(value, "dtype", None)
@@ -177,11 +183,11 @@ class ClippedGradients:
             raise InvalidParameter(message, field="loss")
         self._refuse_closure(params, data)  # before anything is evaluated, which would hide what it was made of
         with jax.ensure_compile_time_eval():
-            examples = [jnp.asarray(_drawn(each[:count]) if _traced(each) else each[:count]) for each in data]
-            alone = jax.jit(self._alone)  # one compilation is cheaper than hundreds for single operations
+            examples = [jnp.asarray(_drawn(each[:count]) if is_traced(each) else each[:count]) for each in data]
+            alone = jax.jit(partial(self._alone))  # one compilation is cheaper than hundreds for single operations
             for positive in (False, True):
                 own = jax.tree.map(
-                    lambda p, positive=positive: _drawn(p, positive=positive) if _traced(p) else p, params
+                    lambda p, positive=positive: _drawn(p, positive=positive) if is_traced(p) else p, params
                 )
                 rows = [_flat(alone(own, *(each[i] for each in examples))) for i in range(count)]
                 if np.isfinite(rows).all():
@@ -193,16 +199,15 @@ class ClippedGradients:
                     field="loss",
                 )
             self._refuse_mixing(own, examples, rows)
-        self._seen.add(known)
+        self._seen[known] = self._beside(params, data)
 
     def _refuse_closure(self, params: optax.Params, data: Sequence[jax.Array]) -> None:
         """Refuse a loss that reads other data than the given example, as the arrays that it closes over show.
 
         Data that are arguments of a jitted program have no values here, and are recognised by shape alone.
         """
-        like = [jax.ShapeDtypeStruct((1, *each.shape[1:]), each.dtype) for each in data]
         shapes = [(each.shape, each.dtype) for each in data]
-        for constant in _constants(jax.make_jaxpr(jax.grad(self._loss))(params, *like)):
+        for constant in constants(jax.make_jaxpr(jax.grad(self._loss))(params, *_one_of(data))):
             if callable(constant):
                 raise InvalidParameter(
                     "the loss calls a function on the host (pure_callback, io_callback), and nobody sees which data "
@@ -216,6 +221,10 @@ class ClippedGradients:
                     "would enter every example's gradient; pass everything that the loss reads as arguments",
                     field="loss",
                 )
+
+    def _beside(self, params: optax.Params, data: Sequence[jax.Array]) -> list[object]:
+        """Return what a new trace of the loss reads beside its arguments."""
+        return list(fixed_values(jax.make_jaxpr(partial(self._loss))(params, *_one_of(data))))
 
     def _refuse_mixing(self, params: optax.Params, examples: Sequence[jax.Array], rows: list[np.ndarray]) -> None:
         """Compare gradients of examples, one vector each, with that of their batch and with their parts in a sum."""
@@ -258,27 +267,16 @@ def _flat(tree: optax.Updates) -> np.ndarray:
 
 def _have_common_rows(constant: ArrayLike, data: jax.Array) -> bool:
     """Return whether an array has examples of the data among its rows; rows of one number do not count."""
-    if _traced(constant) or _traced(data) or jnp.shape(constant)[1:] != data.shape[1:] or data.ndim < 2:
+    if is_traced(constant) or is_traced(data) or jnp.shape(constant)[1:] != data.shape[1:] or data.ndim < 2:
         return False
     arrays = [np.asarray(jnp.asarray(each).astype(data.dtype)).reshape(len(each), -1) for each in (constant, data)]
     some, others = ({row.tobytes() for row in array[np.ptp(array, axis=1) != 0]} for array in arrays)
     return not some.isdisjoint(others)
 
 
-def _constants(program: object) -> Iterator[Any]:
-    """Yield the arrays that a program closes over and its functions of the host, also of programs within it."""
-    if isinstance(program, (tuple, list)):
-        yield from itertools.chain.from_iterable(map(_constants, program))
-    elif isinstance(program, ClosedJaxpr):
-        yield from program.consts
-        yield from _constants(program.jaxpr)
-    elif isinstance(program, Jaxpr):
-        yield from (each.params["callback"] for each in program.eqns if each.primitive.name in _HOST_CALLS)
-        yield from itertools.chain.from_iterable(_constants(list(each.params.values())) for each in program.eqns)
-
-
-def _traced(value: object) -> bool:
-    return isinstance(value, jax.core.Tracer)
+def _one_of(data: Sequence[jax.Array]) -> list[jax.ShapeDtypeStruct]:
+    """Return a batch of one example, as shapes."""
+    return [jax.ShapeDtypeStruct((1, *each.shape[1:]), each.dtype) for each in data]
 
 
 def _drawn(like: jax.Array, *, positive: bool = False) -> jax.Array:
