@@ -1,5 +1,6 @@
 """Sums of clipped gradients of a loss in JAX, one example at a time, and a check of the loss before the first sum."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -185,7 +186,9 @@ class ClippedGradients:
         with jax.ensure_compile_time_eval():
             examples = [jnp.asarray(_drawn(each[:count]) if is_traced(each) else each[:count]) for each in data]
             alone = jax.jit(partial(self._alone))  # one compilation is cheaper than hundreds for single operations
-            for positive in (False, True):
+            for drawn, positive in itertools.product((False, True), (False, True)):
+                if drawn:  # an example that is not finite says nothing of the loss, and must not stop the job
+                    examples = [_drawn(each, positive=positive) for each in examples]
                 own = jax.tree.map(
                     lambda p, positive=positive: _drawn(p, positive=positive) if is_traced(p) else p, params
                 )
@@ -204,9 +207,10 @@ class ClippedGradients:
     def _refuse_closure(self, params: optax.Params, data: Sequence[jax.Array]) -> None:
         """Refuse a loss that reads other data than the given example, as the arrays that it closes over show.
 
-        Data that are arguments of a jitted program have no values here, and are recognised by shape alone.
+        Data that are arguments of a jitted program have no values here, and are recognised by shape alone. So is what
+        was made of the data, such as features of all examples, by an axis as long as theirs.
         """
-        shapes = [(each.shape, each.dtype) for each in data]
+        examples = len(data[0])
         for constant in constants(jax.make_jaxpr(jax.grad(self._loss))(params, *_one_of(data))):
             if callable(constant):
                 raise InvalidParameter(
@@ -214,11 +218,12 @@ class ClippedGradients:
                     "that reads; write it in JAX, or compute what it returns for each example and give that as data",
                     field="loss",
                 )
-            alike = (jnp.shape(constant), jnp.result_type(constant)) in shapes
-            if alike or any(_have_common_rows(constant, each) for each in data):
+            if examples in jnp.shape(constant) or any(_have_common_rows(constant, each) for each in data):
                 raise InvalidParameter(
-                    f"the loss closes over an array of shape {jnp.shape(constant)}, which looks like the data and "
-                    "would enter every example's gradient; pass everything that the loss reads as arguments",
+                    f"the loss closes over an array of shape {jnp.shape(constant)}, which looks like the data, or like "
+                    f"something with an entry for each of the {examples} examples, and would enter every example's "
+                    "gradient; pass all that the loss reads of the data as arguments, and close over public numbers "
+                    "of that length in two parts",
                     field="loss",
                 )
 
@@ -269,7 +274,9 @@ def _have_common_rows(constant: ArrayLike, data: jax.Array) -> bool:
     """Return whether an array has examples of the data among its rows; rows of one number do not count."""
     if is_traced(constant) or is_traced(data) or jnp.shape(constant)[1:] != data.shape[1:] or data.ndim < 2:
         return False
-    arrays = [np.asarray(jnp.asarray(each).astype(data.dtype)).reshape(len(each), -1) for each in (constant, data)]
+    with jax.ensure_compile_time_eval():  # under jit an array of numpy would become one without values
+        both = [np.asarray(jnp.asarray(each).astype(data.dtype)) for each in (constant, data)]
+    arrays = [each.reshape(len(each), -1) for each in both]
     some, others = ({row.tobytes() for row in array[np.ptp(array, axis=1) != 0]} for array in arrays)
     return not some.isdisjoint(others)
 

@@ -46,6 +46,8 @@ pytestmark = pytest.mark.single_use
 PARAMETERS = {"weights": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}
 SUMS = jax.tree.map(jnp.ones_like, PARAMETERS)
 X, Y = np.random.default_rng(0).normal(size=(EXAMPLES, 3)).astype(np.float32), np.arange(EXAMPLES) % 2
+FEATURES = X @ np.diag([1.0, 2.0, 3.0]).astype(np.float32)
+"""Numbers that were made of all examples."""
 
 
 @dataclass
@@ -395,12 +397,17 @@ class Made(Door):
         some.noise.close()
         for hidden in (
             lambda w, x, y: loss(w, x - jnp.mean(X, axis=0), y),
+            lambda w, x, y: loss(w, x, y) + jnp.mean(x @ FEATURES.T),
             lambda w, x, y: loss(w, x - jax.pure_callback(lambda: X[0], jax.ShapeDtypeStruct((3,), X.dtype)), y),
         ):
             some = self.made(loss=hidden)
             with pytest.raises(InvalidParameter, match="closes over|function on the host"):
                 some.gradients(PARAMETERS, (X, Y), indices, mask)
             some.noise.close()
+        public = jnp.asarray(FEATURES[:-1])
+        made = self.made(loss=lambda w, x, y: loss(w, x, y) + jnp.mean(x @ public.T))
+        jax.jit(made.gradients)(PARAMETERS, (X, Y), indices, mask)
+        made.noise.close()
         made = self.made(loss=lambda w, x, y: loss(w, x, y) + loss(w, X, Y))
         jax.jit(made.gradients)(PARAMETERS, (X, Y), indices, mask)
 

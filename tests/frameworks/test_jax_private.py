@@ -233,6 +233,28 @@ class TestGradients:
         total = jax.jit(fixed(loss=single).gradients)(weights, (X, Y), self.indices, self.mask)
         assert np.isfinite(total).all()
 
+    @pytest.mark.parametrize("jit", [False, True])
+    def test_first_examples_that_are_not_finite_stop_no_job_and_hide_no_mixing(self, jit: bool) -> None:
+        """The check would otherwise tell that an example is not finite, and refuse the loss for it."""
+        x = X.copy()
+        x[:2] = np.nan
+
+        def total(summed: Any) -> Any:
+            def call(weights: jax.Array) -> Any:
+                return summed(weights, (x, Y), self.indices, self.mask)
+
+            return (jax.jit(call) if jit else call)(jnp.full((6, 3), 0.1))
+
+        assert np.allclose(total(fixed().gradients), one_by_one(np.full((6, 3), 0.1), np.arange(2, 5)), atol=1e-6)
+        with pytest.raises(InvalidParameter, match="mixes examples"):
+            total(fixed(loss=MIXING["centred"]).gradients)
+
+    def test_a_public_array_that_is_no_part_of_the_data_may_be_closed_over(self) -> None:
+        """Under jit an array of numpy has values, too."""
+        public = np.random.default_rng(7).normal(size=(5, 6)).astype(np.float32)
+        summed = fixed(loss=lambda w, x, y: loss(w, x, y) + (jnp.asarray(public) @ w).mean()).gradients
+        assert np.isfinite(jax.jit(lambda w: summed(w, (X, Y), self.indices, self.mask))(jnp.full((6, 3), 0.1))).all()
+
     def test_without_jit_the_loss_is_traced_for_the_first_batch_alone(self) -> None:
         traced = []
 
