@@ -6,7 +6,9 @@ program runs, and a refusal stops it.
 """
 
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import Any, NoReturn
 
 import jax
@@ -106,24 +108,50 @@ class StepGuard:
 
 
 _RAW_ARGUMENTS = ("value", "grad", "loss")
-"""Names under which optax's transformations take losses and gradients that have no noise."""
+"""Names under which optax's transformations take losses and gradients that have no noise, whatever their types."""
+_KNOWN_WRAPPERS = {
+    *("chain", "named_chain", "partition", "multi_transform", "masked", "inject_hyperparams", "with_extra_args_support"),
+    *("inject_stateful_hyperparams", "schedule_free", "lookahead", "apply_if_finite", "split_real_and_imaginary"),
+    *("MultiSteps", "flatten", "conditionally_transform", "conditionally_mask", "maybe_update", "sam"),
+}
+"""Transformations of optax around another one that use only what it returns, or are noticed by the sums they give it."""
 
 
 def refuse_data(others: Mapping[str, object]) -> None:
-    """Refuse extra arguments of optax with which transformations in the chain of a noise compute from the data.
+    """Refuse what computes from the data beside a noise: extra arguments of optax, and wrappers that see the sums.
 
     Raises:
-        InvalidParameter: one is a loss, a gradient without noise, or a function, such as `value_fn`.
+        InvalidParameter: an argument is a loss, a gradient without noise, or a function, such as `value_fn`; or a
+            transformation of optax around the noise may use the sums that it hands on.
     """
-    raw = [name for name, value in others.items() if callable(value) or name in _RAW_ARGUMENTS]
+    frame: FrameType | None = sys._getframe()  # only the calls on the way show what is around the noise
+    while frame is not None:
+        name = frame.f_code.co_qualname.split(".")[0]
+        if frame.f_globals.get("__name__", "").startswith("optax.") and name not in _KNOWN_WRAPPERS:
+            raise InvalidParameter(
+                f"optax's {name} is around the noise, and sees the sums of clipped gradients before they have noise "
+                f"(mechanize computes its rate from them). Put it after the noise: optax.chain(noise, {name}(...))",
+                field="updates",
+            )
+        frame = frame.f_back
+    raw = [
+        name
+        for name, value in others.items()
+        if name in _RAW_ARGUMENTS or callable(value) or any(map(_is_real, jax.tree.leaves(value)))
+    ]
     if raw:
         raise InvalidParameter(
             f"update was given {', '.join(raw)}: losses or gradients of the data, to which no noise is added, would "
             "move the weights. Use an optimizer that needs the noisy gradient alone, such as Adam (no line search, "
-            "LBFGS, SAM or Sophia); a transformation that takes losses of public data is called by itself, after the "
-            "noise",
+            "LBFGS, SAM or Sophia); a transformation that takes losses of public data, or other public numbers, is "
+            "called by itself, after the noise",
             field="updates",
         )
+
+
+def _is_real(value: object) -> bool:
+    """Return whether a value is no key, integer or text, and so may be a loss or a gradient by another name."""
+    return isinstance(value, float) or jnp.issubdtype(getattr(value, "dtype", np.int32), jnp.inexact)
 
 
 def checked_state(state: object, kind: type) -> Any:

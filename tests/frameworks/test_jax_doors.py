@@ -93,13 +93,22 @@ def lose_buffers(noise: Any) -> None:
 
 
 def ask_for_losses(noise: Any, sums: Any, state: Any) -> None:
-    """Give optax a loss: a chain passes it on to all of its members."""
+    """Give optax a loss, which a chain passes on to all of its members, or the sums beside the noise."""
     asking = optax.chain(noise, optax.sgd(0.1), optax.scale_by_backtracking_linesearch(2))
     given = {"value": 1.0, "grad": sums, "value_fn": lambda p: 1.0}
-    for name, value in given.items():
+    for name, value in {**given, "metric": 1.0, "averages": sums}.items():
         with pytest.raises(InvalidParameter, match=f"was given {name}:"):
             noise.update(sums, state, PARAMETERS, **{name: value})
-    noise.update(sums, state, PARAMETERS, key=jax.random.key(0))
+    around = optax.contrib.mechanize(optax.chain(noise, optax.sgd(0.1)))  # its rate would come from the sums
+    with pytest.raises(InvalidParameter, match=r"mechanize is around the noise.*chain\(noise, mechanize\("):
+        around.update(sums, around.init(PARAMETERS), PARAMETERS)
+
+    @optax.inject_hyperparams
+    def after(learning_rate: Any) -> Any:
+        return optax.chain(noise, optax.contrib.mechanize(optax.sgd(learning_rate)))
+
+    allowed = after(0.1)
+    allowed.update(sums, allowed.init(PARAMETERS), PARAMETERS, key=jax.random.key(0), decay_step=3)
     asking.update(sums, asking.init(PARAMETERS), PARAMETERS, **given)
 
 
