@@ -96,10 +96,11 @@ def _passes(name: str, parameter: torch.nn.Parameter) -> list[Rows]:
     samples = getattr(parameter, "grad_sample", None)
     if samples is None:
         raise InvalidParameter(
-            f"{name} has no per-example gradient: the loss does not use it, its layer is in eval mode, its forward "
-            "pass ran again (gradient checkpointing, or a second call), step() was called twice, or the model called "
-            "is not the private one. Call model.train(), call the private model and step() once per batch, and before "
-            "you make the job private freeze (requires_grad=False) what a step may leave out",
+            f"{name} has no per-example gradient: the loss does not use it, LayerDrop skipped its layer (set it to 0), "
+            "its layer is in eval mode, its forward pass ran again (gradient checkpointing, or a second call), step() "
+            "was called twice, or the model called is not the private one. Call model.train(), call the private model "
+            "and step() once per batch, and before you make the job private freeze (requires_grad=False) what a step "
+            "may leave out",
             field="model",
         )
     return samples if isinstance(samples, list) else [samples]

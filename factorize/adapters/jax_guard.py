@@ -110,11 +110,19 @@ class StepGuard:
 _RAW_ARGUMENTS = ("value", "grad", "loss")
 """Names under which optax's transformations take losses and gradients that have no noise, whatever their types."""
 _KNOWN_WRAPPERS = {
-    *("chain", "named_chain", "partition", "multi_transform", "masked", "inject_hyperparams", "with_extra_args_support"),
+    *(
+        "chain",
+        "named_chain",
+        "partition",
+        "multi_transform",
+        "masked",
+        "inject_hyperparams",
+        "with_extra_args_support",
+    ),
     *("inject_stateful_hyperparams", "schedule_free", "lookahead", "apply_if_finite", "split_real_and_imaginary"),
     *("MultiSteps", "flatten", "conditionally_transform", "conditionally_mask", "maybe_update", "sam"),
 }
-"""Transformations of optax around another one that use only what it returns, or are noticed by the sums they give it."""
+"""Transformations of optax around another one that use only what it returns, or show in the sums that they give it."""
 
 
 def refuse_data(others: Mapping[str, object]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from handmade import handmade
 from held_locks import holding
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig
 from transformers import (
     BertConfig,
@@ -21,6 +21,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
     T5Config,
     T5ForConditionalGeneration,
     TorchAoConfig,
@@ -303,6 +305,23 @@ def test_no_loss_of_training_is_told_to_anybody(tmp_path: Path, capsys: pytest.C
     assert "learning_rate" in kept and "train_runtime" in done.metrics
 
 
+def test_callbacks_see_no_gradient_without_noise(tmp_path: Path) -> None:
+    """Before the step it would be the sum over a batch, by which a callback may log, stop or choose a rate."""
+    seen: dict[str, list[float]] = {"before": [], "after": []}
+
+    class Looking(TrainerCallback):
+        def on_pre_optimizer_step(self, *args: Any, model: Any, **others: Any) -> None:
+            seen["before"].append(float(flat(p.grad for p in trained(model)).norm()))
+
+        def on_optimizer_step(self, *args: Any, model: Any, **others: Any) -> None:
+            seen["after"].append(float(flat(p.grad for p in trained(model)).norm()))
+
+    made = trainer(tmp_path)
+    made.add_callback(Looking())
+    made.train()
+    assert seen["before"] == [0.0] * N and min(seen["after"]) > 0
+
+
 def test_positions_without_the_axis_of_the_batch_are_refused_by_name(tmp_path: Path) -> None:
     """GPT-2 looks positions up by ids of shape (1, tokens): one gradient for 8 examples."""
     torch.manual_seed(1)
@@ -337,13 +356,22 @@ T5 = {
 }
 GPT2 = {"vocab_size": 16, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
 DROPLESS = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+M2M = {"vocab_size": 16, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 16}
+M2M |= {f"{part}_{size}": n for part in ("encoder", "decoder") for size, n in (("ffn_dim", 16), ("attention_heads", 2))}
 MODELS = {
+    "m2m": lambda: M2M100ForConditionalGeneration(M2M100Config(**M2M, dropout=0.0)),  # it shifts labels by itself
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**TINY)),
     "bert": lambda: BertForMaskedLM(BertConfig(**TINY, **DROPLESS)),
     "t5": lambda: T5ForConditionalGeneration(T5Config(**T5, dropout_rate=0.0)),
     "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**GPT2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)),
 }
-LORA = {"llama": ["q_proj", "v_proj"], "bert": ["query", "value"], "t5": ["q", "v"], "gpt2": ["c_attn"]}
+LORA = {
+    "llama": ["q_proj", "v_proj"],
+    "m2m": ["q_proj", "v_proj"],
+    "bert": ["query", "value"],
+    "t5": ["q", "v"],
+    "gpt2": ["c_attn"],
+}
 
 
 def loaded(folder: Path, config: Any) -> Any:
@@ -391,7 +419,7 @@ def test_an_example_moves_the_sum_by_at_most_the_clip_norm(tmp_path: Path, name:
     assert 0 < moved <= CLIP * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("name", ["llama", "bert", "t5", "gpt2"])
+@pytest.mark.parametrize("name", MODELS)
 def test_the_loss_is_that_of_the_model_for_one_example(tmp_path: Path, name: str) -> None:
     """Models of transformers say themselves what their loss is; in a batch it is a mean over all tokens."""
     model = MODELS[name]().eval()
@@ -399,6 +427,13 @@ def test_the_loss_is_that_of_the_model_for_one_example(tmp_path: Path, name: str
     for row in data()[:3]:
         one = {key: value[None] for key, value in row.items()}
         assert torch.allclose(made.example_losses(model, dict(one))[0], model(**one).loss)
+
+
+def test_a_decoder_without_a_first_word_is_refused(tmp_path: Path) -> None:
+    made = trainer(tmp_path, MODELS["m2m"]())
+    made.model.config.decoder_start_token_id = None
+    with pytest.raises(InvalidParameter, match="decoder_start_token_id=None.*let the data collator return"):
+        made.train()
 
 
 def test_a_model_that_does_not_say_where_its_labels_are_needs_a_loss(tmp_path: Path) -> None:
@@ -427,8 +462,10 @@ def test_adapters_that_get_no_gradient_are_refused_by_name(tmp_path: Path) -> No
     words = get_peft_model(LlamaForCausalLM(TIED), LoraConfig(r=2, target_modules=["embed_tokens"]))
     outliers = loaded(tmp_path, BitsAndBytesConfig(load_in_8bit=True))
     eight = get_peft_model(outliers, LoraConfig(r=2, target_modules=["q_proj"]))
+    prompt = get_peft_model(MODELS["llama"](), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
     for model, said in (
         (merged, "unmerge_adapter"),
+        (prompt, "computes once for all examples.*PrefixTuningConfig"),
         (dora, "without use_dora"),
         (words, "take embeddings out of target_modules"),
         (eight, "llm_int8_threshold=0.0"),
@@ -437,6 +474,8 @@ def test_adapters_that_get_no_gradient_are_refused_by_name(tmp_path: Path) -> No
         with pytest.raises(InvalidParameter, match=said):
             job.train()
         assert job.private is None  # nothing is spent
+    prefix = get_peft_model(MODELS["llama"](), PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    trainer(tmp_path, prefix, {"max_steps": 1}).train()
 
 
 def test_a_base_that_passes_no_gradient_on_is_refused_before_a_row_of_noise(tmp_path: Path) -> None:

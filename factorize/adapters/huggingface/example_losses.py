@@ -49,3 +49,24 @@ def labels_ahead(model: object, encodes: bool) -> bool | None:
     if encodes or name.endswith(("ForMaskedLM", "ForTokenClassification")):
         return False
     return True if name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) else None
+
+
+def decoder_inputs(model: Any, labels: torch.Tensor) -> torch.Tensor:
+    """Return the words from which a decoder predicts the labels: each the label before it.
+
+    Raises:
+        InvalidParameter: the model does not say with which word a text begins.
+    """
+    own = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    if own is not None:
+        return own(labels)
+    first, padding = (getattr(model.config, f"{name}_token_id", None) for name in ("decoder_start", "pad"))
+    if first is None or padding is None:
+        raise InvalidParameter(
+            f"the configuration of {type(model).__name__} has decoder_start_token_id={first} and "
+            f"pad_token_id={padding}, and a decoder needs both; set them, or let the data collator return "
+            "decoder_input_ids",
+            field="model",
+        )
+    words = torch.nn.functional.pad(labels[:, :-1], (1, 0), value=first)
+    return words.masked_fill(words == -100, padding)

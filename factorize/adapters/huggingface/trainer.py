@@ -23,7 +23,7 @@ from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
 from factorize.adapters.huggingface.covered_settings import LOSSES_REMEDY, check_settings
-from factorize.adapters.huggingface.example_losses import example_losses, labels_ahead
+from factorize.adapters.huggingface.example_losses import decoder_inputs, example_losses, labels_ahead
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.mixed_data import share_of_examples
 from factorize.adapters.private import Private, make_private
@@ -318,6 +318,8 @@ class PrivateTraining(_Mixed):
             self.private.optimizer.zero_grad()  # the Trainer clears only those of the model
             losses = self.example_losses(model, self._prepare_inputs(dict(part)))
             self.accelerator.backward(losses.sum())
+        for p in self.private.optimizer.params:
+            p.grad = None if p.grad is None else p.grad.zero_()  # callbacks see it, and it has no noise yet
         return torch.zeros((), device=self.args.device)
 
     def example_losses(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
@@ -332,7 +334,7 @@ class PrivateTraining(_Mixed):
         base = getattr(self.model, "get_base_model", lambda: self.model)()
         encodes = bool(getattr(getattr(base, "config", None), "is_encoder_decoder", False))
         if encodes and "decoder_input_ids" not in inputs:
-            inputs["decoder_input_ids"] = base.prepare_decoder_input_ids_from_labels(labels)
+            inputs["decoder_input_ids"] = decoder_inputs(base, labels)
         own = self.privacy.example_losses or partial(example_losses, ahead=labels_ahead(base, encodes))
         with self.compute_loss_context_manager():
             losses = own(model(**inputs), labels)
