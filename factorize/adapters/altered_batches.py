@@ -104,7 +104,12 @@ def _mark(tensor: torch.Tensor) -> Hashable:
 
 
 def alter_batches(
-    items: Sequence[object], collate: Callable[[Sequence[object]], object], instead: object, *, drop: bool, shapes: bool
+    items: Sequence[object],
+    collate: Callable[[Sequence[object]], object],
+    instead: Sequence[object],
+    *,
+    drop: bool,
+    shapes: bool,
 ) -> tuple[Any, list[Altered]]:
     """Return a batch, and batches in which about half of the examples are replaced.
 
@@ -114,7 +119,7 @@ def alter_batches(
     Args:
         items: the items of the batch.
         collate: the function that makes a batch of items.
-        instead: an item to replace examples by.
+        instead: items to replace examples by, one of them in each batch.
         drop: whether to leave out most examples, too, if the sizes of batches depend on the examples.
         shapes: whether to have a batch with another padding, too, if there is one.
 
@@ -166,7 +171,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
 
 
-def _replacements(items: Sequence[object], other: object) -> list[tuple[list[int], Any]]:
+def _replacements(items: Sequence[object], instead: Sequence[object]) -> list[tuple[list[int], Any]]:
     """Return places that stay and the example for all others, first those that change the divisors of losses most.
 
     An odd number of places is replaced, or stays, and most are drawn: no mixing of pairs, or of halves of the batch, is
@@ -185,12 +190,12 @@ def _replacements(items: Sequence[object], other: object) -> list[tuple[list[int
     ranked = []
     for replaced in (each for half in halves for each in (half, set(range(size)) - half)):
         kept = [i for i in range(size) if i not in replaced]
-        for new in (other, *(items[i] for i in (kept[0], kept[-1], kept[len(kept) // 2]))):
+        for new in (*instead, *(items[i] for i in (kept[0], kept[-1], kept[len(kept) // 2]))):
             leaves = list(zip(_marks(new), *(marks[i] for i in replaced), strict=False))
             moved = sum(size * (sum(old) != len(old) * own) + len({own, *old}) for own, *old in leaves)
             ranked.append((moved, kept, new))
     ranked.sort(key=lambda each: -each[0])
-    even = len(set(map(_shapes, (*items, other)))) == 1
+    even = len(set(map(_shapes, (*items, *instead)))) == 1
     return [each[1:] for each in ranked[: 2 if even else None]]
 
 
@@ -208,20 +213,32 @@ def _copies(items: Sequence[object]) -> list[object]:
     return [{**item} if isinstance(item, dict) else item for item in items]
 
 
-def rare_example(dataset: Any) -> int:
-    """Return an example whose labels, or numbers of ignored entries, are rare among examples all over the data."""
+def rare_examples(dataset: Any) -> list[int]:
+    """Return an example whose labels, or numbers of ignored entries, are rare among examples all over the data.
+
+    The largest one comes with it, if it has another shape: batches may be padded to it, though the first one is not.
+    """
     size = len(dataset)
     places = {int(i) for i in np.linspace(0, size - 1, min(size, MAX_SCANNED_EXAMPLES))}
     for column in getattr(dataset, "tensors", ()):
         if torch.is_tensor(column) and column.dim() == 1 and not column.is_floating_point():
             _, inverse, counts = torch.unique(column, return_inverse=True, return_counts=True)
             places.add(int((inverse == counts.argmin()).nonzero()[0]))
-    marks = {i: _marks(dataset[i]) for i in sorted(places)}
+    marks, shapes = dict[int, list[float]](), dict[int, Hashable]()
+    for i in sorted(places):
+        item = dataset[i]
+        marks[i], shapes[i] = _marks(item), _shapes(item)
 
     def commonness(place: int) -> int:
         return sum(sum(own[k] == mark for own in marks.values() if k < len(own)) for k, mark in enumerate(marks[place]))
 
-    return min(marks, key=commonness)
+    rare, largest = min(marks, key=commonness), max(marks, key=lambda place: _total(shapes[place]))
+    return [rare, largest] if shapes[rare] != shapes[largest] else [rare]
+
+
+def _total(shape: Any) -> int:
+    """Return the sum of the lengths in shapes of `_shapes`."""
+    return shape if isinstance(shape, int) else sum(map(_total, shape))
 
 
 def _marks(item: Any) -> list[float]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Sampler, default_collate
 
-from factorize.adapters.altered_batches import Randomness, alter_batches, rare_example
+from factorize.adapters.altered_batches import Randomness, alter_batches, rare_examples
 from factorize.adapters.empty_batches import collate_or_empty, empty_like
 from factorize.adapters.given_data import GivenData
 from factorize.adapters.jobs import Planned
@@ -91,7 +91,7 @@ class PrivateLoader(DataLoader[Any]):
         # With a batch sampler torch leaves these attributes out, and other code looks for them.
         self.__dict__.update(batch_size=given.batch_size, sampler=_Examples(self.batch_sampler), drop_last=left_out)
         self._sampled = sampled  # sizes of batches depend on their examples
-        self._rare: int | None = None
+        self._rare: list[int] | None = None
         self._handed, self._rehearsals = 0, 0  # in the last iteration
         self._is_accelerate_prepared = True  # Accelerate would fetch the batches itself, past the auditor
 
@@ -191,12 +191,12 @@ class PrivateLoader(DataLoader[Any]):
         after = Randomness.now()
         if self._rare is None:
             refuse_mixed_data(self.dataset, self.collate_fn, self._axis)
-            self._rare = rare_example(self.dataset)
+            self._rare = rare_examples(self.dataset)
         before.restore()
         read = getattr(self.dataset, "__getitems__", None)
         items = [self.dataset[i] for i in indices.tolist()] if read is None else read(indices.tolist())
-        other, alone = self.dataset[self._rare], self._shared[1] == 1
-        batch, altered = alter_batches(items, self.collate_fn, other, drop=self._sampled, shapes=alone)
+        others, alone = [self.dataset[i] for i in self._rare], self._shared[1] == 1
+        batch, altered = alter_batches(items, self.collate_fn, others, drop=self._sampled, shapes=alone)
         after.restore()
         return Part(place, batch, altered, after)
 

@@ -424,6 +424,32 @@ def test_texts_of_several_lengths() -> None:
             train(made(fill, dropped), loop)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_one_long_text_that_the_first_batch_does_not_have(masked: bool) -> None:
+    """Its batch is padded to it, which changes the gradients of all texts in it if padding is read as words."""
+    lengths = np.full(EXAMPLES, 3)
+    lengths[private(network()).loader.order[1][0]] = LENGTH
+    labels = (lengths == LENGTH) | (np.arange(EXAMPLES) > 0)  # the first one is rarer than the long one
+    rows = [(x[:end], int(y), int(y)) for x, end, y in zip(texts().tensors[0], lengths, labels, strict=True)]
+
+    def collate(items: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        padded = torch.nn.utils.rnn.pad_sequence([x + 1 for x, *_ in items], True)
+        return padded, torch.tensor([y for *_, y in items])
+
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        words, counts = model(batch[0]), (batch[0] != 0 if masked else torch.ones_like(batch[0]))[..., None]
+        return torch.nn.functional.cross_entropy((words * counts).sum(1) / counts.sum(1), batch[1])
+
+    torch.manual_seed(4)
+    model = torch.nn.Sequential(torch.nn.Embedding(WORDS + 1, 6), torch.nn.Linear(6, WORDS))
+    made = private(model, DataLoader(rows, batch_size=SIZE, collate_fn=collate), batch_size=None)  # type: ignore
+    if masked:
+        train(made, loss)
+    else:
+        with pytest.raises(InvalidParameter, match="mixes the examples"):
+            train(made, loss)
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_a_collation_that_draws_for_texts_of_several_lengths(own: bool) -> None:
     """As for masked language models: where the padding is another, the draws fall on other words."""
