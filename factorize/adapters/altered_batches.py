@@ -175,7 +175,7 @@ def _replacements(items: Sequence[object], instead: Sequence[object]) -> list[tu
     """Return places that stay and the example for all others, first those that change the divisors of losses most.
 
     An odd number of places is replaced, or stays, and most are drawn: no mixing of pairs, or of halves of the batch, is
-    within each of both.
+    within each of both. Last come all examples but the largest ones, which have less padding without these.
     """
     size, marks = len(items), [_marks(item) for item in items]
     known: set[tuple[int, float]] = set()
@@ -196,7 +196,10 @@ def _replacements(items: Sequence[object], instead: Sequence[object]) -> list[tu
             ranked.append((moved, kept, new))
     ranked.sort(key=lambda each: -each[0])
     even = len(set(map(_shapes, (*items, *instead)))) == 1
-    return [each[1:] for each in ranked[: 2 if even else None]]
+    sizes = [_total(_shapes(item)) for item in items]
+    smaller = sorted((i for i in range(size) if sizes[i] < max(sizes)), key=lambda i: sizes[i])
+    last = [(smaller, items[smaller[0]])] if smaller else []
+    return [each[1:] for each in ranked[: 2 if even else None]] + last
 
 
 def _shapes(item: Any) -> Hashable:

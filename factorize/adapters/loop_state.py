@@ -66,6 +66,8 @@ class LoopState:
     Args:
         model: the private model.
         others: optimizers that stepped in an earlier iteration, whose gradients may be left from it.
+        dropout: whether the model's dropout is as it was; otherwise it is off until the end, as far as layers without
+            parameters do it, which are in eval mode.
 
     Attributes:
         others: the optimizers without noise that step.
@@ -74,7 +76,9 @@ class LoopState:
             the state of their optimizers: a first step of Adam shows no more than the signs of gradients.
     """
 
-    def __init__(self, model: torch.nn.Module, others: Iterable[torch.optim.Optimizer] = ()) -> None:
+    def __init__(
+        self, model: torch.nn.Module, others: Iterable[torch.optim.Optimizer] = (), *, dropout: bool = True
+    ) -> None:
         self.others: list[torch.optim.Optimizer] = []
         self.early: list[tuple[HeldTensor, torch.Tensor]] = []
         self.late: dict[tuple[Hashable, ...], tuple[str, torch.Tensor]] = {}
@@ -84,6 +88,10 @@ class LoopState:
         self._undo: list[Callable[[], object]] = []
         for name, layer in model.named_modules():
             self._hold_buffers(layer, name)
+            whole = layer is model or layer is getattr(model, "_module", None)
+            if not (dropout or whole) and next(layer.parameters(recurse=False), None) is None:
+                self._undo.append(partial(setattr, layer, "training", layer.training))
+                layer.training = False
         for optimizer in others:
             self._hold_weights(optimizer)
             for p in _weights_of(optimizer):

@@ -84,6 +84,7 @@ class Rehearsal:
         self._rehearsed: Hashable = None  # names the model of the passes that are kept
         self._part: Part | None = None
         self._passes: list[tuple[Altered, GradientRows, LoopState]] = []
+        self._pairs: list[tuple[Altered, GradientRows, GradientRows]] = []  # of passes without dropout
         self._state: LoopState | None = None
         self._sizes: dict[str, float] = {}
         self._handed: Altered | None = None
@@ -151,13 +152,15 @@ class Rehearsal:
             InvalidParameter: the losses are not one for each example.
         """
         if self._part is None or self._part.place != part.place or self.rehearsing:
-            self._part, self._passes = part, []
+            self._part, self._passes, self._pairs = part, [], []
         part = self._part
         self._put_back()  # undoes a pass whose iterator was given up
         for altered in part.altered[len(self._passes) :]:
             if altered.alike or not self._passes or self._still:
                 part.randomness.restore()
                 yield from self._pass(altered)
+            else:
+                yield from self._pair(part, altered)
         while self._in_doubt():
             part.randomness.restore()
             yield from self._pass(part.unaltered())
@@ -178,10 +181,21 @@ class Rehearsal:
         # Ranks, whose loops may wait for one another, all take as many passes.
         return len(states) == 1 or (len(states) == 2 and (fault is not None or world_size() > 1))
 
-    def _pass(self, altered: Altered) -> Iterator[Any]:
+    def _pair(self, part: Part, altered: Altered) -> Iterator[Any]:
+        """Take a batch as it is and with other shapes, both without dropout, whose draws fall on other entries."""
+        kept, rehearsed = len(self._passes), self._rehearsed
+        for each in (part.unaltered(), altered._replace(alike=True)):
+            part.randomness.restore()
+            yield from self._pass(each, dropout=False)
+        if self._still:
+            (_, mine, _), (_, other, _) = self._passes[kept:]
+            self._pairs.append((altered, mine, other))
+        self._passes, self._still, self._rehearsed = self._passes[:kept], False, rehearsed
+
+    def _pass(self, altered: Altered, *, dropout: bool = True) -> Iterator[Any]:
         for p in self._parameters:
             p.grad, p.grad_sample = None, None
-        self._state = LoopState(self._model, self._passes[-1][2].others if self._passes else ())
+        self._state = LoopState(self._model, self._passes[-1][2].others if self._passes else (), dropout=dropout)
         self._sizes = sizes_of(self._model)
         self._handed = altered
         self._marks.hand_out(altered.batch)
@@ -317,7 +331,7 @@ class Rehearsal:
 
     def postpone(self) -> None:
         """Take no step with the present gradients: the loader repeats their batch after a rehearsal."""
-        self._seen, self._part, self._passes, self.again = None, None, [], True
+        self._seen, self._part, self._passes, self._pairs, self.again = None, None, [], [], True
         self._clear()
 
     def compare(self, samples: Sequence[Rows], counted: torch.Tensor | None, clip_norm: float) -> None:
@@ -328,10 +342,12 @@ class Rehearsal:
         for altered, other, state in self._passes:
             self.fault = self.fault or difference_of_passes(rows, other, altered, counted, clip_norm)
             self.fault = self.fault or (difference_of_buffers(state.early) if altered.alike else None)
+        for altered, mine, other in self._pairs:
+            self.fault = self.fault or difference_of_passes(mine, other, altered, counted, clip_norm)
         if rows.norms.count_nonzero():  # gradients of zero prove nothing
             self._seen = self._rehearsed
             self._compared += [] if self._part is None else [self._part.place[0]]
-        self._part, self._passes = None, []
+        self._part, self._passes, self._pairs = None, [], []
 
     def _fingerprint(self) -> Hashable:
         """Return a value that changes with the layers, their modes, the parameters and which of them are trained."""

@@ -424,11 +424,14 @@ def test_texts_of_several_lengths() -> None:
             train(made(fill, dropped), loop)
 
 
+@pytest.mark.parametrize("dropped", [0.0, 0.3])
 @pytest.mark.parametrize("masked", [False, True])
-def test_one_long_text_that_the_first_batch_does_not_have(masked: bool) -> None:
-    """Its batch is padded to it, which changes the gradients of all texts in it if padding is read as words."""
+@pytest.mark.parametrize("several", [False, True])
+def test_long_texts_to_which_others_are_padded(several: bool, masked: bool, dropped: float) -> None:
+    """It changes their gradients if padding is read as words: one in another batch, or nearly all of the first."""
+    order = private(network()).loader.order
     lengths = np.full(EXAMPLES, 3)
-    lengths[private(network()).loader.order[1][0]] = LENGTH
+    lengths[order[0][1:] if several else order[1][0]] = LENGTH
     labels = (lengths == LENGTH) | (np.arange(EXAMPLES) > 0)  # the first one is rarer than the long one
     rows = [(x[:end], int(y), int(y)) for x, end, y in zip(texts().tensors[0], lengths, labels, strict=True)]
 
@@ -441,8 +444,9 @@ def test_one_long_text_that_the_first_batch_does_not_have(masked: bool) -> None:
         return torch.nn.functional.cross_entropy((words * counts).sum(1) / counts.sum(1), batch[1])
 
     torch.manual_seed(4)
-    model = torch.nn.Sequential(torch.nn.Embedding(WORDS + 1, 6), torch.nn.Linear(6, WORDS))
-    made = private(model, DataLoader(rows, batch_size=SIZE, collate_fn=collate), batch_size=None)  # type: ignore
+    layers = torch.nn.Embedding(WORDS + 1, 6), torch.nn.Dropout(dropped), torch.nn.Linear(6, WORDS)
+    loader = DataLoader(rows, batch_size=SIZE, collate_fn=collate)  # type: ignore
+    made = private(torch.nn.Sequential(*layers), loader, batch_size=None)
     if masked:
         train(made, loss)
     else:
