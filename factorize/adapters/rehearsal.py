@@ -85,6 +85,7 @@ class Rehearsal:
         self._part: Part | None = None
         self._passes: list[tuple[Altered, GradientRows, LoopState]] = []
         self._pairs: list[tuple[Altered, GradientRows, GradientRows]] = []  # of passes without dropout
+        self._still = True  # whether the last pass drew no random numbers
         self._state: LoopState | None = None
         self._sizes: dict[str, float] = {}
         self._handed: Altered | None = None
