@@ -208,7 +208,7 @@ class ClippedGradients:
         """Refuse a loss that reads other data than the given example, as the arrays that it closes over show.
 
         Data that are arguments of a jitted program have no values here, and are recognised by shape alone. So is what
-        was made of the data, such as features of all examples, by a first axis as long as theirs.
+        was made of the data, such as features of all examples, by an axis as long as theirs.
         """
         examples = len(data[0])
         for constant in constants(jax.make_jaxpr(jax.grad(self._loss))(params, *_one_of(data))):
@@ -218,7 +218,7 @@ class ClippedGradients:
                     "that reads; write it in JAX, or compute what it returns for each example and give that as data",
                     field="loss",
                 )
-            if jnp.shape(constant)[:1] == (examples,) or any(_have_common_rows(constant, each) for each in data):
+            if examples in jnp.shape(constant) or any(_have_common_rows(constant, each) for each in data):
                 raise InvalidParameter(
                     f"the loss closes over an array of shape {jnp.shape(constant)}, which looks like the data, or like "
                     f"something with an entry for each of the {examples} examples, and would enter every example's "
