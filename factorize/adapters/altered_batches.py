@@ -239,9 +239,9 @@ def rare_examples(dataset: Any) -> list[int]:
     return [rare, largest] if shapes[rare] != shapes[largest] else [rare]
 
 
-def _total(shape: Any) -> int:
+def _total(shape: Hashable) -> int:
     """Return the sum of the lengths in shapes of `_shapes`."""
-    return shape if isinstance(shape, int) else sum(map(_total, shape))
+    return sum(map(_total, shape)) if isinstance(shape, tuple) else shape if isinstance(shape, int) else 0
 
 
 def _marks(item: Any) -> list[float]:

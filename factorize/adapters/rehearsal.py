@@ -182,7 +182,7 @@ class Rehearsal:
         # Ranks, whose loops may wait for one another, all take as many passes.
         return len(states) == 1 or (len(states) == 2 and (fault is not None or world_size() > 1))
 
-    def _pair(self, part: Part, altered: Altered) -> Iterator[Any]:
+    def _pair(self, part: Part, altered: Altered) -> Iterator[object]:
         """Take a batch as it is and with other shapes, both without dropout, whose draws fall on other entries."""
         kept, rehearsed = len(self._passes), self._rehearsed
         for each in (part.unaltered(), altered._replace(alike=True)):

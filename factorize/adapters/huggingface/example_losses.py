@@ -51,7 +51,7 @@ def labels_ahead(model: object, encodes: bool) -> bool | None:
     return True if name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) else None
 
 
-def decoder_inputs(model: Any, labels: torch.Tensor) -> torch.Tensor:
+def decoder_inputs(model: torch.nn.Module, labels: torch.Tensor) -> torch.Tensor:
     """Return the words from which a decoder predicts the labels: each the label before it.
 
     Raises:
