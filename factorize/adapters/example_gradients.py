@@ -41,29 +41,44 @@ class ExampleGradients(GradSampleModule):
         padded = getattr(module, "padding_mode", "zeros") != "zeros"
         return None if padded else type(module)
 
-    def capture_activations_hook(self, module: torch.nn.Module, *given: Any) -> None:
-        """Keep a layer's inputs; see Opacus."""
-        with _named_errors(module):
-            super().capture_activations_hook(module, *given)
+    def add_hooks(self, **options: Any) -> None:
+        """Hook into the layers; see Opacus.
 
-    def capture_backprops_hook(self, module: torch.nn.Module, *given: Any, **options: Any) -> None:
-        """Make a layer's gradients of examples; see Opacus."""
-        with _named_errors(module):
-            super().capture_backprops_hook(module, *given, **options)
+        Opacus's backward hooks make each output a view, which no later layer may change in place (`ReLU(inplace=True)`,
+        `x += y`), and take a layer's calls to come back in reverse order. A hook of each call's output does neither.
+        """
+        super().add_hooks(**options)
+        for handle in self.autograd_grad_sample_hooks[1::2]:
+            handle.remove()
+        del self.autograd_grad_sample_hooks[1::2]
 
-    def rearrange_grad_samples(self, *, module: torch.nn.Module, **others: Any) -> Any:
-        """Return activations and backprops with the examples in front; see Opacus.
+    def capture_activations_hook(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        """Keep a layer's inputs until the gradient of its output comes; see Opacus."""
+        held = len(getattr(module, "activations", ()))
+        with _named_errors(module):
+            super().capture_activations_hook(module, inputs, output)
+        first = output if torch.is_tensor(output) else output[0]
+        if len(getattr(module, "activations", ())) > held and first.requires_grad:
+            first.register_hook(partial(self._take_gradient, module, module.activations[-1]))
+
+    def _take_gradient(self, module: torch.nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor) -> None:
+        """Make a layer's gradients of examples from the inputs of one call and the gradient of its output.
 
         Raises:
-            InvalidParameter: the layer's activations were used by a backward pass before.
+            InvalidParameter: a backward pass has used these inputs before.
         """
-        if getattr(module, "activations", None) == []:
+        place = next((i for i, each in enumerate(module.activations) if each is inputs), None)
+        if place is None:
             raise InvalidParameter(
                 f"a {type(module).__name__} got a second backward pass for one forward pass; add the losses up, and "
                 "call backward() once per batch",
                 field="model",
             )
-        return super().rearrange_grad_samples(module=module, **others)
+        module.activations.append(module.activations.pop(place))  # Opacus takes the last
+        with _named_errors(module):
+            self.capture_backprops_hook(
+                module, None, (gradient,), loss_reduction=self.loss_reduction, batch_first=self.batch_first
+            )
 
 
 @contextmanager

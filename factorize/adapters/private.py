@@ -1,6 +1,5 @@
 """One call that makes a torch training job private: factorization, model, order, auditor, clipping, noise."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -190,8 +189,6 @@ def make_private(
     private = _private(planned, optimizer, ranks, seed=planned.job.noise.secret, auditor=planned.auditor, **options)
     private.overflow_delta, private.data_mark = planned.overflow_delta, mark
     wrapped = ExampleGradients(model, mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction)
-    # Opacus hooks into the first layer, whose inputs need no gradient: torch would warn of that in every run.
-    warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
     private.rehearsal = Rehearsal(wrapped, private.params, loss, loss_reduction)
     loader = PrivateLoader(given, planned, private, private.rehearsal, axis=0 if batch_first else 1)
     notes = (*given.replaced, *([] if joint else _rate_notes(optimizer, private, planned)))

@@ -291,6 +291,20 @@ class TestRows:
             found.append(list(model.parameters()))
         assert made.optimizer.noise.step == EXAMPLES // SIZE and all(map(torch.equal, *found))
 
+    def test_of_losses_whose_backward_passes_come_in_the_order_of_the_forward_passes(self):
+        found = []
+        for apart in (True, False):
+            made = private(network())
+            for batch in made.loader:
+                losses = [mean(made.model, (factor * batch[0], batch[1])) for factor in (1.0, 5.0)]
+                for each in losses if apart else [sum(losses)]:
+                    each.backward()
+                made.optimizer.step()
+                made.optimizer.zero_grad()
+            made.optimizer.close()
+            found.append(torch.cat([p.flatten() for p in made.model.parameters()]))
+        assert made.optimizer.noise.step == EXAMPLES // SIZE and torch.allclose(*found, atol=1e-6)
+
     def test_of_two_views_in_one_batch(self):
         def joined(model: Any, batch: Any) -> torch.Tensor:
             one, other = model(torch.cat([batch[0]] * 2)).split(SIZE)
@@ -311,7 +325,7 @@ class TestRows:
 
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "streamed"])
-@pytest.mark.parametrize("name", ["words", "circles", "channels last"])
+@pytest.mark.parametrize("name", ["words", "circles", "channels last", "in place"])
 def test_settings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) -> None:
     torch.manual_seed(4)
     words = torch.nn.Sequential(torch.nn.Embedding(WORDS, 6, padding_idx=0), torch.nn.Linear(6, WORDS))
@@ -328,7 +342,13 @@ def test_settings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) ->
         torch.nn.Flatten(),
         torch.nn.Linear(12, 3),
     )
-    others = {"circles": (circles, mean, vectors()), "channels last": (last, mean, vectors())}
+    adding = Layer(lambda x: x.add_(1.0))
+    in_place = network(torch.nn.ReLU(inplace=True), torch.nn.GroupNorm(2, 8), adding, torch.nn.Dropout(0.5, True))
+    others = {
+        "circles": (circles, mean, vectors()),
+        "channels last": (last, mean, vectors()),
+        "in place": (in_place, mean, vectors()),
+    }
     model, loop, data = {"words": (words, of_words, texts()), **others}[name]
     made = private(model, data, grad_sample_mode=mode)
     batch = next(iter(made.loader))
