@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -71,6 +71,11 @@ class Randomness:
         return same and torch.equal(self.torch, now.torch) and all(map(torch.equal, self.cuda, now.cuda))
 
 
+Replace: TypeAlias = Callable[[Sequence[int], int | None], Altered | None]
+"""A function that returns a batch in which only some places keep their examples; the others get that of a place, or the
+usual item for None. It returns None where these cannot be collated."""
+
+
 class BatchMarks:
     """The marks of the batches that were handed out, by which a batch is recognised that comes to a model again."""
 
@@ -107,11 +112,12 @@ def alter_batches(
     items: Sequence[object],
     collate: Callable[[Sequence[object]], object],
     instead: Sequence[object],
+    usual: object = None,
     *,
     drop: bool,
     shapes: bool,
-) -> tuple[Any, list[Altered]]:
-    """Return a batch, and batches in which about half of the examples are replaced.
+) -> tuple[Any, list[Altered], Replace]:
+    """Return a batch, batches in which about half of the examples are replaced, and a function that makes more of them.
 
     Every replaced example becomes the same other one, because a batch of the same labels in another order would hide
     weights of classes. Draws of the collation fall on the same examples in all of them.
@@ -120,6 +126,7 @@ def alter_batches(
         items: the items of the batch.
         collate: the function that makes a batch of items.
         instead: items to replace examples by, one of them in each batch.
+        usual: an item that is known to have a gradient, for batches without any.
         drop: whether to leave out most examples, too, if the sizes of batches depend on the examples.
         shapes: whether to have a batch with another padding, too, if there is one.
 
@@ -137,20 +144,26 @@ def alter_batches(
             field="data",
         )
     size, wanted = len(items), [tensor.shape for tensor in tensors_of(batch)]
-    found: dict[bool, Altered] = {}
-    for kept, new in _replacements(items, instead) if size > 1 else ():
+
+    def replace(kept: Sequence[int], new: object) -> Altered | None:
         before.restore()
         try:
             made = collate(_copies([items[i] if i in kept else new for i in range(size)]))
         except Exception:  # examples of other shapes than the batch's cannot always be stacked
-            continue
+            return None
         alike = [tensor.shape for tensor in tensors_of(made)] == wanted
         if not (alike or after.still()):  # the collation drew for another shape, so its draws fell on other entries
-            continue
+            return None
         other = not (alike and all(map(torch.equal, tensors_of(made), tensors_of(batch))))
-        found.setdefault(alike, Altered(made, size, [(i, i) for i in kept], alike, other))
-        if alike and (len(found) == 2 or not shapes):
-            break
+        return Altered(made, size, [(i, i) for i in kept], alike, other)
+
+    found: dict[bool, Altered] = {}
+    for kept, new in _replacements(items, instead) if size > 1 else ():
+        altered_one = replace(kept, new)
+        if altered_one is not None:
+            found.setdefault(altered_one.alike, altered_one)
+            if altered_one.alike and (len(found) == 2 or not shapes):
+                break
     if size > 1 and not found:
         raise InvalidParameter(
             "the collation draws random numbers, and no two batches have the same shape, so the gradients of examples "
@@ -163,7 +176,7 @@ def alter_batches(
         pairs = [(i, place) for place, i in enumerate(range(0, size, max(2, size // MAX_KEPT_EXAMPLES)))]
         altered.append(Altered(collate(_copies([items[i] for i, _ in pairs])), len(pairs), pairs, False))
     after.restore()
-    return batch, altered
+    return batch, altered, lambda kept, new: replace(kept, usual if new is None else items[new])
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -87,6 +87,16 @@ def _join_whole(passes: list[Rows], examples: int | None) -> list[Rows]:
     return [sum(others, first)]
 
 
+def all_idle(parameters: Sequence[torch.nn.Parameter]) -> bool:
+    """Return whether no example's gradient has an entry that is finite and not zero; mostly the first entries have."""
+    for p in sorted(parameters, key=torch.Tensor.numel):
+        held = getattr(p, "grad_sample", None)
+        for rows in map(_whole, held if isinstance(held, list) else [] if held is None else [held]):
+            if not len(rows) or bool((rows.isfinite() & (rows != 0)).any()):
+                return False
+    return True
+
+
 def _whole(rows: Rows) -> torch.Tensor:
     return rows.rows(0, len(rows)) if isinstance(rows, LayerRows) else rows
 

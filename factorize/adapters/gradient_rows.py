@@ -53,6 +53,11 @@ class GradientRows(NamedTuple):
             norms[i] = torch.linalg.vector_norm(row.to(wide))
         return cls(sketch, norms, max(_rounding(sample) for sample in samples))
 
+    @property
+    def idle(self) -> list[bool]:
+        """Whether each example counts as zero, since its gradient is zero or not finite."""
+        return [bool(each) for each in (self.norms == 0) | ~self.norms.isfinite()]
+
     def clipped(self, unit: float, places: list[int]) -> torch.Tensor:
         """Return the sketch of some gradients, clipped to `unit`; zero where one is not finite."""
         norms = self.norms[places]
@@ -88,9 +93,24 @@ def _sketch(samples: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def difference_of_passes(
-    rows: GradientRows, other: GradientRows, altered: Altered, counted: torch.Tensor | None, clip_norm: float
+    rows: GradientRows,
+    other: GradientRows,
+    altered: Altered,
+    counted: torch.Tensor | None,
+    clip_norm: float,
+    *,
+    examined: bool = False,
 ) -> InvalidParameter | None:
-    """Return the error if the examples that stayed have other gradients, or None."""
+    """Return the error if the examples that stayed have other gradients, or None.
+
+    Args:
+        rows: gradients of the batch.
+        other: gradients of the altered batch.
+        altered: that batch.
+        counted: False for rows that pad.
+        clip_norm: the clip norm.
+        examined: whether another pass shows if the others decide which examples have no gradient.
+    """
     counts = [True] * len(rows.norms) if counted is None else counted.tolist()
     kept = [(mine, theirs) for mine, theirs in altered.kept if counts[mine]]
     if not kept:
@@ -109,13 +129,15 @@ def difference_of_passes(
     rounding = max(rows.rounding, other.rounding)
     allowed = (TOLERANCE if altered.alike else TOLERANCE_OF_SHAPES) + 4 * rounding * len(kept) ** 0.5
     with_gradient = [int(norms[0].count_nonzero()), int(norms[1][theirs].count_nonzero())]
-    if max(by, share) <= allowed and with_gradient[0] == 1 < len(kept) and with_gradient[1] <= 1:
+    if not examined and max(by, share) <= allowed and with_gradient[0] == 1 < len(kept) and with_gradient[1] <= 1:
         return InvalidParameter(
             f"only one of {len(rows.norms)} examples has a gradient, so the loss picks one example of the batch (its "
             f"largest loss, for example), and the others decide which; {WAY_OUT}",
             field="loss",
         )
-    if altered.alike and altered.other and torch.equal(rows.sketch, other.sketch):
+    replaced = set(range(len(rows.norms))) - {own for own, _ in altered.kept}
+    shows = altered.alike and altered.other and bool(rows.norms[sorted(replaced)].any())  # zeros may stay zeros
+    if shows and torch.equal(rows.sketch, other.sketch):
         return InvalidParameter(
             f"replacing {len(rows.norms) - len(kept)} of {len(rows.norms)} examples changed no gradient, so the loop "
             "does not train on the batch it was given, but on one that it keeps or reads itself, whose examples take "

@@ -92,6 +92,7 @@ class PrivateLoader(DataLoader[Any]):
         self.__dict__.update(batch_size=given.batch_size, sampler=_Examples(self.batch_sampler), drop_last=left_out)
         self._sampled = sampled  # sizes of batches depend on their examples
         self._rare: list[int] | None = None
+        self._usual: int | None = None  # the first example that was rehearsed
         self._handed, self._rehearsals = 0, 0  # in the last iteration
         self._is_accelerate_prepared = True  # Accelerate would fetch the batches itself, past the auditor
 
@@ -195,10 +196,14 @@ class PrivateLoader(DataLoader[Any]):
         before.restore()
         read = getattr(self.dataset, "__getitems__", None)
         items = [self.dataset[i] for i in indices.tolist()] if read is None else read(indices.tolist())
-        others, alone = [self.dataset[i] for i in self._rare], self._shared[1] == 1
-        batch, altered = alter_batches(items, self.collate_fn, others, drop=self._sampled, shapes=alone)
+        self._usual = int(indices[0]) if self._usual is None else self._usual
+        *others, usual = (self.dataset[i] for i in (*self._rare, self._usual))
+        alone = self._shared[1] == 1
+        batch, altered, replace = alter_batches(
+            items, self.collate_fn, others, usual, drop=self._sampled, shapes=alone
+        )
         after.restore()
-        return Part(place, batch, altered, after)
+        return Part(place, batch, altered, after, replace)
 
     def _parts(self, step: int) -> tuple[list[np.ndarray], np.ndarray | None]:
         """Return the indices of each part of a step, and which of them do not pad; None where nothing does."""

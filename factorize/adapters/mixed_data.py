@@ -301,7 +301,10 @@ def digest_of(item: object) -> bytes:
     if isinstance(item, torch.Tensor):
         dense = item.detach().cpu().to_dense()
         item = dense.float() if dense.dtype == torch.bfloat16 else dense
-    array = np.asarray(item)
+    try:
+        array = np.asarray(item)
+    except ValueError:  # fields of several lengths, as of a graph
+        return digest_of([*item])  # type: ignore[misc]  # numpy refuses nothing else here but sequences
     if array.dtype.hasobject and array.ndim:
         return digest_of(list(array.flat))
     return hashlib.sha256(type(item).__name__.encode() if array.dtype.hasobject else array.tobytes()).digest()

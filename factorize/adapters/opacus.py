@@ -172,8 +172,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         if self.auditor.step != self.noise.step:
             if self.rehearsal is not None and self.rehearsal.again:
                 raise InvalidParticipation(
-                    f"the model was changed before step {self.noise.step}, so its batch had to be rehearsed again and "
-                    "the step was not taken; change the model before a pass over the loader"
+                    f"the model was changed before step {self.noise.step}, or no example had a gradient, so its batch "
+                    "has to be rehearsed; change the model before a pass, and take a pass from one iter(loader)"
                 )
             raise InvalidParticipation(
                 f"batch {self.auditor.step} was handed out, but step {self.noise.step} was not taken, so the next "

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple, Self
 
 import torch
 
-from factorize.adapters.altered_batches import Altered, BatchMarks, Randomness, tensors_of
-from factorize.adapters.clipping import example_rows
+from factorize.adapters.altered_batches import Altered, BatchMarks, Randomness, Replace, tensors_of
+from factorize.adapters.clipping import all_idle, example_rows
 from factorize.adapters.gradient_rows import WAY_OUT, GradientRows, difference_of_autograd, difference_of_passes
 from factorize.adapters.layer_rows import Rows
 from factorize.adapters.loop_state import LoopState, difference_of_states
@@ -39,12 +39,14 @@ class Part(NamedTuple):
         batch: batch of the part.
         altered: the batches to take before it.
         randomness: the random state when it is handed out.
+        replace: a function that makes more altered batches.
     """
 
     place: tuple[int, int]
     batch: Any
     altered: list[Altered]
     randomness: Randomness
+    replace: Replace
 
     def unaltered(self) -> Altered:
         """Return a copy of the batch as an altered one in which every example stays."""
@@ -165,8 +167,29 @@ class Rehearsal:
         while self._in_doubt():
             part.randomness.restore()
             yield from self._pass(part.unaltered())
+        yield from self._passes_of_idle(part)
         part.randomness.restore()
         return part.batch
+
+    def _passes_of_idle(self, part: Part) -> Iterator[Any]:
+        """Take batches that show whether others decide which examples have no gradient.
+
+        Losses that choose, such as the largest of a batch, or that drop a batch for one bad example, leave gradients of
+        zero. The examples that have one come again beside nothing but one of them, and each half of a batch in which
+        all have one beside a usual example.
+        """
+        if not self._passes or not self._passes[0][0].alike or not any(self._passes[0][1].idle) or world_size() > 1:
+            return
+        part.randomness.restore()
+        yield from self._pass(part.unaltered())
+        places = range(self._passes[-1][0].rows)
+        idle = [i for i, each in enumerate(self._passes[-1][1].idle) if each]
+        halves = [(places[0::2], None), (places[1::2], None)]
+        for kept, new in halves if len(idle) == len(places) else [(idle, i) for i in {*idle[:1], *idle[-1:]}]:
+            altered = part.replace(kept, new)
+            if altered is not None and altered.alike:
+                part.randomness.restore()
+                yield from self._pass(altered)
 
     def _in_doubt(self) -> bool:
         """Return whether the batch has to come as it is, to tell whether what the loop changes depends on examples.
@@ -325,26 +348,33 @@ class Rehearsal:
         self._known = now
 
     def due(self, examples: int) -> bool:
-        """Return whether a step with this many examples has to wait for a rehearsal of the model as it is now."""
+        """Return whether a step with this many examples has to wait for a rehearsal of the model as it is now.
+
+        So has a step in which no example has a gradient: the loss may drop a batch for one of them.
+        """
         if self._loss == "not_looked_at" or examples < 2:
             return False
-        return self._fingerprint() != (self._rehearsed if self._passes else self._seen)
+        if self._fingerprint() != (self._rehearsed if self._passes else self._seen):
+            return True
+        idle = self._loss == "rehearsed" and not self._passes and self.examples is not None and world_size() == 1
+        return idle and all_idle(self._parameters)
 
     def postpone(self) -> None:
         """Take no step with the present gradients: the loader repeats their batch after a rehearsal."""
-        self._seen, self._part, self._passes, self._pairs, self.again = None, None, [], [], True
+        self._seen = self._seen if self._fingerprint() == self._seen else None
+        self._part, self._passes, self._pairs, self.again = None, [], [], True
         self._clear()
 
     def compare(self, samples: Sequence[Rows], counted: torch.Tensor | None, clip_norm: float) -> None:
         """Compare a step's gradients with those of the rehearsal, and keep a difference as `fault`."""
         if not self._passes:
             return
-        rows = GradientRows.of(samples)
+        rows, seen = GradientRows.of(samples), self._passes[0][0].alike and world_size() == 1
         for altered, other, state in self._passes:
-            self.fault = self.fault or difference_of_passes(rows, other, altered, counted, clip_norm)
+            self.fault = self.fault or difference_of_passes(rows, other, altered, counted, clip_norm, examined=seen)
             self.fault = self.fault or (difference_of_buffers(state.early) if altered.alike else None)
         for altered, mine, other in self._pairs:
-            self.fault = self.fault or difference_of_passes(mine, other, altered, counted, clip_norm)
+            self.fault = self.fault or difference_of_passes(mine, other, altered, counted, clip_norm, examined=seen)
         if rows.norms.count_nonzero():  # gradients of zero prove nothing
             self._seen = self._rehearsed
             self._compared += [] if self._part is None else [self._part.place[0]]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, default_collate
 
-from factorize.adapters.mixed_data import _alter, refuse_mixed_data
+from factorize.adapters.mixed_data import _alter, digest_of, refuse_mixed_data
 from factorize.errors import InvalidParameter
 
 EXAMPLES = 9
@@ -145,3 +145,20 @@ def test_an_object_that_holds_itself_is_looked_into_once() -> None:
     kept = SimpleNamespace(x=X)
     kept.itself = {"again": kept}
     refuse_mixed_data(Items(lambda own, i: own.kept.x[i], kept=kept), default_collate)
+
+
+class Graph:
+    """Fields by name, as graphs of other libraries have them: a sequence whose parts have several shapes."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self._fields = [("x", x), ("edges", torch.arange(4))]
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._fields[place]
+
+
+def test_items_are_told_apart_whose_fields_have_several_shapes() -> None:
+    assert digest_of(Graph(X)) == digest_of(Graph(X.clone())) != digest_of(Graph(-X))
