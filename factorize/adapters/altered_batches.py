@@ -82,6 +82,7 @@ class BatchMarks:
     def __init__(self) -> None:
         self._now: set[Hashable] = set()
         self._earlier: dict[Hashable, None] = {}  # keys are in the order in which they were handed out
+        self._returned: tuple[set[Hashable], set[Hashable]] = (set(), set())  # by the model, before and now
 
     def hand_out(self, batch: object) -> None:
         """Keep the marks of a batch; the marks of the step before count as earlier ones from now on."""
@@ -89,6 +90,16 @@ class BatchMarks:
         for mark in list(self._earlier)[:-MAX_MARKS]:
             del self._earlier[mark]
         self._now = {_mark(tensor) for tensor in tensors_of(batch)} - {None}
+        self._returned = self._returned[1] or self._returned[0], set()
+
+    def note_returned(self, outputs: object) -> None:
+        """Keep the marks of what the model returns for the batch."""
+        self._returned[1].update(_mark(tensor) for tensor in tensors_of(outputs) if tensor.requires_grad)
+
+    def are_returned(self, inputs: object) -> bool:
+        """Return whether a model is given what it returned for the batch before, such as a hidden state."""
+        given = {_mark(tensor) for tensor in tensors_of(inputs)} if self._returned[0] else set()
+        return bool(given & self._returned[0] - {None})
 
     def are_earlier(self, inputs: object) -> bool:
         """Return whether the largest tensor that a model is given belongs to an earlier batch, and not to this one."""

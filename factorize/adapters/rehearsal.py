@@ -99,6 +99,7 @@ class Rehearsal:
         inner = getattr(model, "_module", model)  # its hooks serve the model that the caller may still use directly
         inner.register_forward_pre_hook(_Hook(self._before_forward), with_kwargs=True)
         inner.register_forward_hook(_after_forward)
+        inner.register_forward_hook(_Hook(lambda given: self._marks.note_returned(given[-1])))
 
     def _before_forward(self, inputs: object) -> None:
         """Refuse a parameter that breaks Opacus's hooks, and examples of an earlier step.
@@ -113,6 +114,11 @@ class Rehearsal:
             raise InvalidParticipation(
                 "the model was given the batch of an earlier step, whose examples would take part more often than the "
                 "participation allows; train on each batch once, as it comes"
+            )
+        if self._model.training and self._marks.are_returned(inputs):
+            raise InvalidParticipation(
+                "the model was given what it returned for an earlier batch, such as a hidden state, so the examples of "
+                "that batch would take part in later steps, too; begin each batch with a new state"
             )
 
     def hand_out(self, examples: int, batch: object) -> None:
@@ -174,9 +180,8 @@ class Rehearsal:
     def _passes_of_idle(self, part: Part) -> Iterator[Any]:
         """Take batches that show whether others decide which examples have no gradient.
 
-        Losses that choose, such as the largest of a batch, or that drop a batch for one bad example, leave gradients of
-        zero. The examples that have one come again beside nothing but one of them, and each half of a batch in which
-        all have one beside a usual example.
+        Losses that choose, or that drop a batch for one bad example, leave gradients of zero. Examples that have one
+        come again beside copies of one of them; if all have one, each half comes beside copies of a usual example.
         """
         if not self._passes or not self._passes[0][0].alike or not any(self._passes[0][1].idle) or world_size() > 1:
             return
@@ -348,10 +353,7 @@ class Rehearsal:
         self._known = now
 
     def due(self, examples: int) -> bool:
-        """Return whether a step with this many examples has to wait for a rehearsal of the model as it is now.
-
-        So has a step in which no example has a gradient: the loss may drop a batch for one of them.
-        """
+        """Return whether a step has to wait: the model was changed, or no example of these has a gradient."""
         if self._loss == "not_looked_at" or examples < 2:
             return False
         if self._fingerprint() != (self._rehearsed if self._passes else self._seen):
@@ -389,7 +391,7 @@ class Rehearsal:
 class _Hook:
     """A call before each forward pass; copies and files of the model leave it out, since a rehearsal holds data."""
 
-    def __init__(self, call: Callable[[object], None] | None = None) -> None:
+    def __init__(self, call: Callable[[Any], None] | None = None) -> None:
         self._call = call
 
     def __call__(self, _: object, *inputs: object) -> None:

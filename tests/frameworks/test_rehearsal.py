@@ -460,6 +460,48 @@ class TestPlainAutograd:
         assert optimizer.noise.step == 0
 
 
+class Stateful(torch.nn.Module):
+    """A recurrent layer over windows of texts, and its state for the next window."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.words, self.cell, self.out = (
+            torch.nn.Embedding(WORDS, 6),
+            DPLSTM(6, 6, batch_first=True),
+            torch.nn.Linear(6, WORDS),
+        )
+
+    def forward(self, x: torch.Tensor, state: Any = None) -> Any:
+        found, state = self.cell(self.words(x), state)
+        return self.out(found), state
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_state_that_is_kept_from_batch_to_batch_is_refused(kept: bool) -> None:
+    """It may fade by so much that no rehearsal sees it, and would carry an example that is not finite on and on."""
+    made, state = private(Stateful(), texts()), None
+
+    def loop(model: Any, batch: Any) -> torch.Tensor:
+        nonlocal state
+        halves = zip(*(part.split(LENGTH // 2, 1) for part in batch), strict=True)
+        total, own = torch.zeros(()), state if kept else None
+        for x, y in halves:  # within a batch a state may go on
+            found, own = model(x, own)
+            own = tuple(each.detach() for each in own)
+            total = total + cross_entropy(found.transpose(1, 2), y)
+        state = own
+        return total
+
+    if kept:
+        with pytest.raises(InvalidParticipation, match="returned for an earlier batch, such as a hidden state"):
+            train(made, loop)
+        assert made.optimizer.noise.step == 0
+    else:
+        train(made, loop)
+        assert made.optimizer.noise.step == EXAMPLES // SIZE
+
+
 def test_texts_of_several_lengths() -> None:
     """A mean over all tokens is refused for their number alone; one over the tokens of each text is not."""
     lengths = np.random.default_rng(0).integers(3, LENGTH, EXAMPLES)
