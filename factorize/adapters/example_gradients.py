@@ -106,9 +106,14 @@ def _padded_rows(
 ) -> dict[torch.nn.Parameter, torch.Tensor]:
     """Return a layer's gradients by example: Opacus's, but zero for the word that pads, and right for channels_last."""
     if isinstance(layer, torch.nn.modules.conv._ConvNd):  # Opacus reads windows by the strides of contiguous images
-        inputs, outputs = [each.contiguous() for each in inputs], outputs.contiguous()
+        inputs, outputs = [_with_plain_strides(each) for each in inputs], _with_plain_strides(outputs)
     rows = sampler(layer, inputs, outputs)
     if getattr(layer, "padding_idx", None) is not None:
         for each in rows.values():
             each[:, layer.padding_idx] = 0
     return rows
+
+
+def _with_plain_strides(images: torch.Tensor) -> torch.Tensor:
+    """Return images in torch's usual order; those of one pixel may be contiguous with the strides of another."""
+    return images.reshape(-1).view(images.shape)

@@ -375,7 +375,7 @@ class TestRows:
 
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "streamed"])
-@pytest.mark.parametrize("name", ["words", "circles", "channels last", "in place"])
+@pytest.mark.parametrize("name", ["words", "circles", "channels last", "one pixel", "in place"])
 def test_settings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) -> None:
     torch.manual_seed(4)
     words = torch.nn.Sequential(torch.nn.Embedding(WORDS, 6, padding_idx=0), torch.nn.Linear(6, WORDS))
@@ -392,11 +392,18 @@ def test_settings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) ->
         torch.nn.Flatten(),
         torch.nn.Linear(12, 3),
     )
+    pixel = torch.nn.Sequential(
+        Layer(lambda x: x[:, None, None].permute(0, 3, 1, 2)),
+        torch.nn.Conv2d(6, 6, 3, padding=1, groups=6),
+        torch.nn.Flatten(),
+        torch.nn.Linear(6, 3),
+    )
     adding = Layer(lambda x: x.add_(1.0))
     in_place = network(torch.nn.ReLU(inplace=True), torch.nn.GroupNorm(2, 8), adding, torch.nn.Dropout(0.5, True))
     others = {
         "circles": (circles, mean, vectors()),
         "channels last": (last, mean, vectors()),
+        "one pixel": (pixel, mean, vectors()),
         "in place": (in_place, mean, vectors()),
     }
     model, loop, data = {"words": (words, of_words, texts()), **others}[name]
