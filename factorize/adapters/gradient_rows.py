@@ -181,9 +181,10 @@ def difference_of_autograd(
     _, along, plain = products.sum(0)
     factor = max(along, 0.0) / (plain or 1.0)
     errors = np.sqrt((products @ [1.0, -2.0 * factor, factor**2]).clip(min=0.0))
-    if not np.linalg.norm(errors) > allowed:
+    nothing = plain > 0 and not products[:, 0].any()  # fits any factor of 0
+    if not (nothing or np.linalg.norm(errors) > allowed):
         return None
-    worst = int(np.argmax(errors))
+    worst = int(np.argmax(products[:, 2] if nothing else errors))
     return InvalidParameter(
         f"Opacus's per-example gradients of {named[worst][0]} do not add up to the batch gradient of plain autograd: "
         "the parameter is used outside of its own layer, tied to another one or penalized in the loss, Opacus ignores "

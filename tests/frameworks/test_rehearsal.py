@@ -436,6 +436,24 @@ class TestPlainAutograd:
         with pytest.raises(InvalidParameter, match="words.weight do not add up to the batch gradient"):
             train(private(Beside(), texts()), of_words)
 
+    @pytest.mark.parametrize("own", [False, True])
+    def test_a_layer_that_subtracts_the_mean_of_its_batch_before_its_own_parameters(self, own: bool):
+        """Opacus runs such a layer on one example at a time, of which nothing is left."""
+
+        class Centred(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.ones(6, 3))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return (x - x.mean(1 if own else 0, keepdim=True)) @ self.weight
+
+        if own:
+            train(private(Centred()), mean)
+            return
+        with pytest.raises(InvalidParameter, match="weight do not add up to the batch gradient"):
+            train(private(Centred()), mean)
+
     def test_a_penalty_in_the_loss(self):
         model = network()
         with pytest.raises(InvalidParameter, match="weight_decay"):
