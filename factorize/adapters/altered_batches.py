@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -74,6 +75,29 @@ class Randomness:
 Replace: TypeAlias = Callable[[Sequence[int], int | None], Altered | None]
 """A function that returns a batch in which only some places keep their examples; the others get that of a place, or the
 usual item for None. It returns None where these cannot be collated."""
+
+
+class Part(NamedTuple):
+    """The part that the loader hands out next.
+
+    Attributes:
+        place: step, and number of the part in it.
+        batch: batch of the part.
+        altered: the batches to take before it.
+        randomness: the random state when it is handed out.
+        replace: a function that makes more altered batches.
+    """
+
+    place: tuple[int, int]
+    batch: Any
+    altered: list[Altered]
+    randomness: Randomness
+    replace: Replace
+
+    def unaltered(self) -> Altered:
+        """Return a copy of the batch as an altered one in which every example stays."""
+        rows = self.altered[0].rows
+        return Altered(deepcopy(self.batch), rows, [(i, i) for i in range(rows)], alike=True, other=False)
 
 
 class BatchMarks:

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Sampler, default_collate
 
-from factorize.adapters.altered_batches import Randomness, alter_batches, rare_examples
+from factorize.adapters.altered_batches import Part, Randomness, alter_batches, rare_examples
 from factorize.adapters.empty_batches import collate_or_empty, empty_like
 from factorize.adapters.given_data import GivenData
 from factorize.adapters.jobs import Planned
 from factorize.adapters.mixed_data import refuse_mixed_data
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import own_rank
-from factorize.adapters.rehearsal import Part, Rehearsal
+from factorize.adapters.rehearsal import Rehearsal
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
 
@@ -199,9 +199,7 @@ class PrivateLoader(DataLoader[Any]):
         self._usual = int(indices[0]) if self._usual is None else self._usual
         *others, usual = (self.dataset[i] for i in (*self._rare, self._usual))
         alone = self._shared[1] == 1
-        batch, altered, replace = alter_batches(
-            items, self.collate_fn, others, usual, drop=self._sampled, shapes=alone
-        )
+        batch, altered, replace = alter_batches(items, self.collate_fn, others, usual, drop=self._sampled, shapes=alone)
         after.restore()
         return Part(place, batch, altered, after, replace)
 

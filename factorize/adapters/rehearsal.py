@@ -8,12 +8,11 @@ follows, the gradients of the examples that stayed must be the same.
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
-from copy import deepcopy
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import torch
 
-from factorize.adapters.altered_batches import Altered, BatchMarks, Randomness, Replace, tensors_of
+from factorize.adapters.altered_batches import Altered, BatchMarks, Part, tensors_of
 from factorize.adapters.clipping import all_idle, example_rows
 from factorize.adapters.gradient_rows import WAY_OUT, GradientRows, difference_of_autograd, difference_of_passes
 from factorize.adapters.layer_rows import Rows
@@ -29,29 +28,6 @@ from factorize.errors import InvalidParameter, InvalidParticipation
 
 Loss = Callable[[Any, Any], torch.Tensor]
 """A function from the model and a batch of the loader to one loss for each example, shape (examples,)."""
-
-
-class Part(NamedTuple):
-    """The part that the loader hands out next.
-
-    Attributes:
-        place: step, and number of the part in it.
-        batch: batch of the part.
-        altered: the batches to take before it.
-        randomness: the random state when it is handed out.
-        replace: a function that makes more altered batches.
-    """
-
-    place: tuple[int, int]
-    batch: Any
-    altered: list[Altered]
-    randomness: Randomness
-    replace: Replace
-
-    def unaltered(self) -> Altered:
-        """Return a copy of the batch as an altered one in which every example stays."""
-        rows = self.altered[0].rows
-        return Altered(deepcopy(self.batch), rows, [(i, i) for i in range(rows)], alike=True, other=False)
 
 
 class Rehearsal:

@@ -19,7 +19,6 @@ from factorize.structures.toeplitz import ToeplitzMatrix
 SIZE, CLIP = 8, 1e-2
 KINDS = ("other", "huge", "infinite", "relabelled")
 """What takes the place of an example, in a step of its own each."""
-pytestmark = pytest.mark.single_use
 
 
 class Recurrent(torch.nn.Module):
