@@ -51,8 +51,9 @@ def found(name: str, mesh: Mesh) -> dict[str, Any]:
     alone = drawn(jax.jit(noise.update), zero, noise.init(zero))
     spread = jax.device_put(zero, {key: NamedSharding(mesh, spec) for key, spec in SPECS.items()})
     noise.close()  # two layouts of one noise are compared bit by bit
-    state, update = noise.init(spread), jax.jit(noise.update)
-    program = update.lower(spread, state).compile().as_text()
+    state = noise.init(spread)
+    update = jax.jit(noise.update).lower(spread, state).compile()  # once: a call of the jitted function compiles again
+    program = update.as_text()
     kept = {key: P(None, *spec) for key, spec in SPECS.items()} if state.buffers else ()
     specs = (SPECS, NoiseState(P(), kept, P()))
 
