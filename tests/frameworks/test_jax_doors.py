@@ -255,9 +255,9 @@ class Made(Door):
     def begin(self, folder: Path, *, seed: int = SEED, name: str = "one", clip: float = CLIP, state: Any = None) -> Job:
         made = self.made(seed=seed, name=name, clip_norm=clip)
         if state is None:
-            return Job(made, jax.jit(made.gradients), made.noise.init(PARAMETERS))
+            return Job(made, made.gradients, made.noise.init(PARAMETERS))
         made.batches.load_state_dict(state[1])
-        return Job(made, jax.jit(made.gradients), jax.tree.map(jnp.asarray, state[0]))
+        return Job(made, made.gradients, jax.tree.map(jnp.asarray, state[0]))
 
     def made(self, *, name: str = "one", **options: Any) -> PrivateJax:
         settings = {"loss": loss, "examples": EXAMPLES, "epsilon": 2.0, "delta": 1e-5, "epochs": EPOCHS, "seed": SEED}
@@ -322,7 +322,7 @@ class Made(Door):
 
     def _changed(self, folder: Path) -> None:
         made = self.made(spec=BUFFERED)
-        run = Job(made, jax.jit(made.gradients), made.noise.init(PARAMETERS))
+        run = Job(made, made.gradients, made.noise.init(PARAMETERS))
         self.step(run)
         run.state = jax.tree.map(lambda a: 0 * a if a.dtype == jnp.float32 else a, run.state)
         self.step(run)
