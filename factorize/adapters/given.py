@@ -104,9 +104,10 @@ def _misfit(module: torch.nn.Module) -> str | None:
         )
     if isinstance(module, (torch.nn.ParameterDict, torch.nn.ParameterList)) and any(p.requires_grad for p in own):
         return (
-            "has trained parameters outside of any layer, as adapters of an embedding and most kinds of adapters do "
-            "(IA3, AdaLoRA, VeRA, LoHa), and Opacus has no per-example gradients for them; use LoRA, take embeddings "
-            "out of target_modules and leave out trainable_token_indices, or train embeddings whole (modules_to_save)"
+            "has trained parameters outside of any layer, as adapters of an embedding, most kinds of adapters (IA3, "
+            "AdaLoRA, VeRA, LoHa) and models of Keras have, and Opacus has no per-example gradients for them; use "
+            "layers of torch or LoRA, take embeddings out of target_modules and leave out trainable_token_indices, or "
+            "train embeddings whole (modules_to_save)"
         )
     state: Any = getattr(module, "state", None)
     if type(state).__name__ == "MatmulLtState" and state.threshold > 0:  # the class belongs to bitsandbytes

@@ -278,16 +278,31 @@ def _is_mixed(items: Sequence[object], collate: Callable[[list[Any]], object], a
 
 
 def share_of_examples(some: Examples, data: Examples) -> float:
-    """Return the approximate share of a data set's examples that are in another; random numbers are put back."""
+    """Return the approximate share of a data set's examples that are in another; random numbers are put back.
+
+    Columns that only one of them has do not count.
+    """
     before = Randomness.now()
     try:
+        common = _common_columns(some[0], data[0])
         found = [
-            {digest_of(each[int(i)]) for i in np.linspace(0, len(each) - 1, min(len(each), MAX_COMPARED_EXAMPLES))}
+            {
+                digest_of({key: item[key] for key in common} if isinstance(item, Mapping) and common else item)
+                for item in (each[int(i)] for i in np.linspace(0, len(each) - 1, min(len(each), MAX_COMPARED_EXAMPLES)))
+            }
             for each in (some, data)
         ]
     finally:
         before.restore()
     return len(found[0] & found[1]) / len(found[0]) * max(1.0, len(data) / MAX_COMPARED_EXAMPLES)
+
+
+def _common_columns(one: object, other: object) -> list[str]:
+    """Return the columns of two items, or none if they have only single numbers in common, which tell nothing."""
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+        return []
+    common = sorted(set(one) & set(other))
+    return common if any(isinstance(one[key], (str, list, tuple)) or np.ndim(one[key]) for key in common) else []
 
 
 def digest_of(item: object) -> bytes:

@@ -274,6 +274,22 @@ def test_losses_and_data_that_the_job_would_not_cover(tmp_path: Path) -> None:
     assert Named(lora(), args, train_dataset=rows, privacy=privacy).private is None
 
 
+def test_private_examples_are_recognised_with_other_columns(tmp_path: Path) -> None:
+    """As for an accuracy in training, of rows that were tokenised for evaluation."""
+    args, rows = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[]), data()
+    privacy = PrivacyArguments(epsilon=4.0, delta=1e-5)
+
+    def masked(change: Any) -> Any:
+        words = [change(row["input_ids"]) for row in rows]
+        return [
+            {**row, "input_ids": x, "attention_mask": torch.ones_like(x)} for row, x in zip(rows, words, strict=True)
+        ]
+
+    with pytest.raises(InvalidParameter, match="other data"):
+        PrivateTrainer(lora(), args, train_dataset=rows, eval_dataset=masked(torch.clone), privacy=privacy)
+    PrivateTrainer(lora(), args, train_dataset=rows, eval_dataset=masked(lambda x: x.flip(0)), privacy=privacy)
+
+
 def test_settings_of_the_loader_are_used(tmp_path: Path) -> None:
     arguments = {"dataloader_num_workers": 1, "dataloader_prefetch_factor": 3, "dataloader_drop_last": True}
     arguments |= {"dataloader_in_order": False, "dataloader_multiprocessing_context": "spawn"}
