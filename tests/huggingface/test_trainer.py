@@ -16,6 +16,7 @@ from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8Weig
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    BertForQuestionAnswering,
     BitsAndBytesConfig,
     GPT2Config,
     GPT2LMHeadModel,
@@ -443,6 +444,26 @@ def test_the_loss_is_that_of_the_model_for_one_example(tmp_path: Path, name: str
     for row in data()[:3]:
         one = {key: value[None] for key, value in row.items()}
         assert torch.allclose(made.example_losses(model, dict(one))[0], model(**one).loss)
+
+
+def test_targets_of_another_name_are_given_as_labels(tmp_path: Path) -> None:
+    """A model that answers questions takes two numbers, and no labels: the Trainer would leave their column out."""
+
+    def losses(output: Any, ends: torch.Tensor) -> torch.Tensor:
+        both = zip((output.start_logits, output.end_logits), ends.T, strict=True)
+        return sum(torch.nn.functional.cross_entropy(logits, at, reduction="none") for logits, at in both)
+
+    for kept in (False, True):
+        base = BertForQuestionAnswering(BertConfig(**TINY, **DROPLESS))
+        model = get_peft_model(base, LoraConfig(r=2, target_modules=["query"]))
+        made = trainer(tmp_path, model, {"max_steps": 1, "remove_unused_columns": not kept}, example_losses=losses)
+        made.train_dataset = [{**row, "labels": torch.tensor([1, 3])} for row in data()]
+        if kept:
+            made.train()
+        else:
+            with pytest.raises(InvalidParameter, match="no labels.*start_positions.*remove_unused_columns=False"):
+                made.train()
+            made.private.optimizer.close()
 
 
 def test_a_decoder_without_a_first_word_is_refused(tmp_path: Path) -> None:
