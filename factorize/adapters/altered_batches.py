@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -98,6 +98,19 @@ class Part(NamedTuple):
         """Return a copy of the batch as an altered one in which every example stays."""
         rows = self.altered[0].rows
         return Altered(deepcopy(self.batch), rows, [(i, i) for i in range(rows)], alike=True, other=False)
+
+    def beside_idle(self, idle: Sequence[bool]) -> Iterator[Altered]:
+        """Yield batches that show whether others decide which examples have no gradient.
+
+        Losses that choose, or that drop a batch for one bad example, leave gradients of zero. Examples that have one
+        come again beside copies of one of them; if all have one, each half comes beside copies of a usual example.
+        """
+        places = [i for i, each in enumerate(idle) if each]
+        halves = [(places[0::2], None), (places[1::2], None)]
+        for kept, new in halves if all(idle) else [(places, i) for i in {*places[:1], *places[-1:]}]:
+            altered = self.replace(kept, new)
+            if altered is not None and altered.alike:
+                yield altered
 
 
 class BatchMarks:

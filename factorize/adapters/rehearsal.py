@@ -8,6 +8,7 @@ follows, the gradients of the examples that stayed must be the same.
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from factorize.adapters.altered_batches import Altered, BatchMarks, Part, tensors_of
 from factorize.adapters.clipping import all_idle, example_rows
 from factorize.adapters.gradient_rows import WAY_OUT, GradientRows, difference_of_autograd, difference_of_passes
+from factorize.adapters.kept_states import Attributes, attributes_of, left_by_pass, rehearse_states
 from factorize.adapters.layer_rows import Rows
 from factorize.adapters.loop_state import LoopState, difference_of_states
 from factorize.adapters.model_changes import (
@@ -66,6 +68,7 @@ class Rehearsal:
         self._still = True  # whether the last pass drew no random numbers
         self._state: LoopState | None = None
         self._sizes: dict[str, float] = {}
+        self._before, self._left = Attributes(), Attributes()  # in plain attributes, before the first pass and by it
         self._handed: Altered | None = None
         self._marks = BatchMarks()
         self._compared: list[int] = []  # holds the steps whose gradients were compared
@@ -142,35 +145,37 @@ class Rehearsal:
         self._put_back()  # undoes a pass whose iterator was given up
         for altered in part.altered[len(self._passes) :]:
             if altered.alike or not self._passes or self._still:
+                before = {} if self._passes else attributes_of(self._model)
                 part.randomness.restore()
                 yield from self._pass(altered)
+                if before:
+                    self._before, self._left = before, left_by_pass(before, self._model)
             else:
                 yield from self._pair(part, altered)
         while self._in_doubt():
-            part.randomness.restore()
-            yield from self._pass(part.unaltered())
+            yield from self._repeat(part)
         yield from self._passes_of_idle(part)
+        if self._left and self._model.training and world_size() == 1:
+            found = yield from rehearse_states(self._model, self._before, self._left, partial(self._repeat, part))
+            self.fault = self.fault or found
+        self._before, self._left = {}, {}
         part.randomness.restore()
         return part.batch
 
-    def _passes_of_idle(self, part: Part) -> Iterator[Any]:
-        """Take batches that show whether others decide which examples have no gradient.
-
-        Losses that choose, or that drop a batch for one bad example, leave gradients of zero. Examples that have one
-        come again beside copies of one of them; if all have one, each half comes beside copies of a usual example.
-        """
-        if not self._passes or not self._passes[0][0].alike or not any(self._passes[0][1].idle) or world_size() > 1:
-            return
+    def _repeat(self, part: Part) -> Generator[Any, None, GradientRows]:
+        """Take a batch as it is, and return its gradients."""
         part.randomness.restore()
         yield from self._pass(part.unaltered())
-        places = range(self._passes[-1][0].rows)
-        idle = [i for i, each in enumerate(self._passes[-1][1].idle) if each]
-        halves = [(places[0::2], None), (places[1::2], None)]
-        for kept, new in halves if len(idle) == len(places) else [(idle, i) for i in {*idle[:1], *idle[-1:]}]:
-            altered = part.replace(kept, new)
-            if altered is not None and altered.alike:
-                part.randomness.restore()
-                yield from self._pass(altered)
+        return self._passes[-1][1]
+
+    def _passes_of_idle(self, part: Part) -> Iterator[Any]:
+        """Take batches that show whether others decide which examples have no gradient."""
+        if not self._passes or not self._passes[0][0].alike or not any(self._passes[0][1].idle) or world_size() > 1:
+            return
+        rows = yield from self._repeat(part)
+        for altered in part.beside_idle(rows.idle):
+            part.randomness.restore()
+            yield from self._pass(altered)
 
     def _in_doubt(self) -> bool:
         """Return whether the batch has to come as it is, to tell whether what the loop changes depends on examples.

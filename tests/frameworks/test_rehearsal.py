@@ -527,6 +527,42 @@ def test_a_state_that_is_kept_from_batch_to_batch_is_refused(kept: bool) -> None
         assert made.optimizer.noise.step == EXAMPLES // SIZE
 
 
+class Attribute(torch.nn.Module):
+    """A layer that leaves a tensor of its batch in an attribute, and may use that of the batch before."""
+
+    def __init__(self, use: Callable[[torch.Tensor, Any], torch.Tensor]) -> None:
+        super().__init__()
+        self.kept, self._use = None, use
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self._use(x, self.kept)
+        self.kept = x.detach().mean(0) if self.kept is None else 0.9999 * self.kept + 1e-4 * x.detach().mean(0)
+        return out
+
+
+class Cache(torch.nn.Module):
+    """A layer that makes a table in its first pass, and counts passes in a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.warmth = None, torch.ones(())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table = torch.linspace(0, 1, x.shape[1]) if self.table is None else self.table
+        self.warmth = 0.99 * self.warmth
+        return x + self.table * self.warmth.clamp(min=0.99)
+
+
+def test_what_the_model_keeps_of_a_batch_is_refused_if_the_next_reads_it() -> None:
+    """A mean that follows the examples by a ten-thousandth moves no gradient enough to be seen."""
+    made = private(network(Attribute(lambda x, kept: x if kept is None else x - kept)))
+    with pytest.raises(InvalidParameter, match="keeps 1.kept from one batch to the next and computes with it"):
+        train(made, mean)
+    assert made.optimizer.noise.step == 0
+    train(private(network(Attribute(lambda x, _: x))), mean)
+    train(private(network(Cache())), mean)
+
+
 def test_texts_of_several_lengths() -> None:
     """A mean over all tokens is refused for their number alone; one over the tokens of each text is not."""
     lengths = np.random.default_rng(0).integers(3, LENGTH, EXAMPLES)
