@@ -7,7 +7,6 @@ rehearsal puts NaN in the place of such tensors, which spoils every gradient tha
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any
 
 import torch
 
@@ -17,9 +16,9 @@ from factorize.errors import InvalidParameter
 
 _OTHERS = {"_parameters", "_buffers", "_modules", "activations"}
 """The attributes that are looked at elsewhere, or belong to Opacus."""
-Attributes = dict[tuple[torch.nn.Module, str], Any]
+Attributes = dict[tuple[torch.nn.Module, str], object]
 """Values by module and name."""
-Pass = Callable[[], Generator[Any, None, GradientRows]]
+Pass = Callable[[], Generator[object, None, GradientRows]]
 """A pass over a batch as it is."""
 
 
@@ -36,7 +35,7 @@ def left_by_pass(before: Attributes, model: torch.nn.Module) -> Attributes:
 
 def rehearse_states(
     model: torch.nn.Module, before: Attributes, left: Attributes, take: Pass
-) -> Generator[Any, None, InvalidParameter | None]:
+) -> Generator[object, None, InvalidParameter | None]:
     """Take a batch twice, the second time with NaN in what depends on examples, and return the error if that is read.
 
     Args:
@@ -71,11 +70,13 @@ def _put(attributes: Attributes) -> None:
         setattr(layer, key, value)
 
 
-def _spoilt(value: Any) -> Any:
+def _spoilt(value: object) -> object:
     """Return NaN in the form of a tensor, or of tuples and lists of tensors."""
-    if torch.is_tensor(value):
+    if isinstance(value, torch.Tensor):
         return torch.full_like(value, torch.nan, requires_grad=False) if value.is_floating_point() else value
-    return type(value)(map(_spoilt, value)) if type(value) in (tuple, list) else value
+    if type(value) is tuple:
+        return tuple(map(_spoilt, value))
+    return [*map(_spoilt, value)] if type(value) is list else value
 
 
 def _numbers(value: object) -> list[torch.Tensor]:

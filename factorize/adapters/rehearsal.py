@@ -162,13 +162,13 @@ class Rehearsal:
         part.randomness.restore()
         return part.batch
 
-    def _repeat(self, part: Part) -> Generator[Any, None, GradientRows]:
+    def _repeat(self, part: Part) -> Generator[object, None, GradientRows]:
         """Take a batch as it is, and return its gradients."""
         part.randomness.restore()
         yield from self._pass(part.unaltered())
         return self._passes[-1][1]
 
-    def _passes_of_idle(self, part: Part) -> Iterator[Any]:
+    def _passes_of_idle(self, part: Part) -> Iterator[object]:
         """Take batches that show whether others decide which examples have no gradient."""
         if not self._passes or not self._passes[0][0].alike or not any(self._passes[0][1].idle) or world_size() > 1:
             return
