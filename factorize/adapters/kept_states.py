@@ -34,7 +34,7 @@ def left_by_pass(before: Attributes, model: torch.nn.Module) -> Attributes:
 
 
 def rehearse_states(
-    model: torch.nn.Module, before: Attributes, left: Attributes, take: Pass
+    model: torch.nn.Module, before: Attributes, left: Attributes, take: Pass, on_any_rank: Callable[[bool], bool]
 ) -> Generator[object, None, InvalidParameter | None]:
     """Take a batch twice, the second time with NaN in what depends on examples, and return the error if that is read.
 
@@ -43,12 +43,13 @@ def rehearse_states(
         before: the attributes before a pass over other examples.
         left: the tensors that this pass left.
         take: a pass over the batch as it is.
+        on_any_rank: a function that returns whether something holds on a rank of the job.
     """
     _put({place: before[place] for place in left if place in before})
     plain = yield from take()
     after = attributes_of(model)
     kept = {place: after.get(place) for place, value in left.items() if not _same(value, after.get(place))}
-    if not kept:
+    if not on_any_rank(bool(kept)):
         return None
     _put({place: _spoilt(value) for place, value in kept.items()})
     spoilt = yield from take()

@@ -189,7 +189,7 @@ def make_private(
     private = _private(planned, optimizer, ranks, seed=planned.job.noise.secret, auditor=planned.auditor, **options)
     private.overflow_delta, private.data_mark = planned.overflow_delta, mark
     wrapped = ExampleGradients(model, mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction)
-    private.rehearsal = Rehearsal(wrapped, private.params, loss, loss_reduction)
+    private.rehearsal = Rehearsal(wrapped, private.params, loss, loss_reduction, ranks)
     loader = PrivateLoader(given, planned, private, private.rehearsal, axis=0 if batch_first else 1)
     notes = (*given.replaced, *([] if joint else _rate_notes(optimizer, private, planned)))
     statement = replace(planned.statement("per_example" if callable(loss) else loss), replaced=notes)

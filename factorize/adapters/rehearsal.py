@@ -25,7 +25,7 @@ from factorize.adapters.model_changes import (
     refuse_weights_beside,
     sizes_of,
 )
-from factorize.adapters.ranks.agreement import world_size
+from factorize.adapters.ranks.agreement import on_any_rank
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -41,6 +41,7 @@ class Rehearsal:
         loss: `rehearsed` checks the caller's loop; a function is computed here; `not_looked_at` checks only the model's
             parameters.
         reduction: reduction of the caller's loss over a batch.
+        ranks: number of ranks of the job, which all take as many passes, since their loops may wait for one another.
 
     Attributes:
         examples: number of examples that count in the part that the loader has handed out, None where it has handed out
@@ -55,8 +56,9 @@ class Rehearsal:
         parameters: Sequence[torch.nn.Parameter],
         loss: Loss | Literal["rehearsed", "not_looked_at"],
         reduction: str = "mean",
+        ranks: int = 1,
     ) -> None:
-        self._model, self._parameters = model, list(parameters)
+        self._model, self._parameters, self._ranks = model, list(parameters), ranks
         self._loss, self._reduction = loss, reduction
         self._names = {id(p): name.removeprefix("_module.") for name, p in model.named_parameters()}
         self._known: Hashable = None  # names the model whose parameters were compared with those that have noise
@@ -155,8 +157,10 @@ class Rehearsal:
         while self._in_doubt():
             yield from self._repeat(part)
         yield from self._passes_of_idle(part)
-        if self._left and self._model.training and world_size() == 1:
-            found = yield from rehearse_states(self._model, self._before, self._left, partial(self._repeat, part))
+        if self._on_any_rank(bool(self._left) and self._model.training) and self._passes:
+            found = yield from rehearse_states(
+                self._model, self._before, self._left, partial(self._repeat, part), self._on_any_rank
+            )
             self.fault = self.fault or found
         self._before, self._left = {}, {}
         part.randomness.restore()
@@ -170,10 +174,14 @@ class Rehearsal:
 
     def _passes_of_idle(self, part: Part) -> Iterator[object]:
         """Take batches that show whether others decide which examples have no gradient."""
-        if not self._passes or not self._passes[0][0].alike or not any(self._passes[0][1].idle) or world_size() > 1:
+        shown = bool(self._passes) and self._passes[0][0].alike and any(self._passes[0][1].idle)
+        if not self._on_any_rank(shown) or not self._passes:
             return
         rows = yield from self._repeat(part)
-        for altered in part.beside_idle(rows.idle):
+        beside = [*part.beside_idle(rows.idle)]
+        while self._ranks > 1 and len(beside) < 2:
+            beside.append(part.unaltered())
+        for altered in beside:
             part.randomness.restore()
             yield from self._pass(altered)
 
@@ -188,8 +196,11 @@ class Rehearsal:
         fault = difference_of_states(*states[:2]) if len(states) > 1 else None
         if len(states) == 3 and difference_of_states(*states[1:]) is None:
             self.fault = self.fault or fault
-        # Ranks, whose loops may wait for one another, all take as many passes.
-        return len(states) == 1 or (len(states) == 2 and (fault is not None or world_size() > 1))
+        return len(states) == 1 or (len(states) == 2 and (fault is not None or self._ranks > 1))
+
+    def _on_any_rank(self, here: bool) -> bool:
+        """Return whether something that asks for more passes holds on a rank of the job."""
+        return here if self._ranks == 1 else on_any_rank("the passes of a rehearsal", here)
 
     def _pair(self, part: Part, altered: Altered) -> Iterator[object]:
         """Take a batch as it is and with other shapes, both without dropout, whose draws fall on other entries."""
@@ -339,7 +350,7 @@ class Rehearsal:
             return False
         if self._fingerprint() != (self._rehearsed if self._passes else self._seen):
             return True
-        idle = self._loss == "rehearsed" and not self._passes and self.examples is not None and world_size() == 1
+        idle = self._loss == "rehearsed" and not self._passes and self.examples is not None and self._ranks == 1
         return idle and all_idle(self._parameters)
 
     def postpone(self) -> None:
@@ -352,7 +363,7 @@ class Rehearsal:
         """Compare a step's gradients with those of the rehearsal, and keep a difference as `fault`."""
         if not self._passes:
             return
-        rows, seen = GradientRows.of(samples), self._passes[0][0].alike and world_size() == 1
+        rows, seen = GradientRows.of(samples), self._passes[0][0].alike
         for altered, other, state in self._passes:
             self.fault = self.fault or difference_of_passes(rows, other, altered, counted, clip_norm, examined=seen)
             self.fault = self.fault or (difference_of_buffers(state.early) if altered.alike else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -108,9 +109,44 @@ def audited() -> tuple[Any, Any, Any]:
     return net, theirs, correlated_optimizer(theirs, MADE, CALIBRATION, seed=5 << 64, auditor=auditor)
 
 
+def chosen(loss: Callable[[torch.Tensor], torch.Tensor], *between: torch.nn.Module) -> str:
+    """Train for an epoch with a loss of the losses of examples, which gives some of them no gradient."""
+    made = torch.Generator().manual_seed(3)
+    x, y = torch.randn(48, 5, generator=made), torch.randint(3, (48,), generator=made)
+    first, act, last = model()
+    net = DifferentiallyPrivateDistributedDataParallel(torch.nn.Sequential(first, act, *between, last))
+    sgd, asked = torch.optim.SGD(net.parameters(), lr=1.0), {"epsilon": 50.0, "delta": 1e-6, "epochs": 1}
+    asked |= {"clip_norm": CLIP, "seed": 1 << 90, "order_seed": 1}
+    net, optimizer, loader, _ = make_private(net, sgd, TensorDataset(x, y), MADE, batch_size=12, **asked)
+
+    def train() -> None:
+        for own, labels in loader:
+            loss(torch.nn.functional.cross_entropy(net(own), labels, reduction="none")).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    said = refused(train)
+    optimizer.close()
+    return said
+
+
+class Kept(torch.nn.Module):
+    """A layer that subtracts a mean of the batches so far, which follows them slowly."""
+
+    mean: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before, now = self.mean, x.detach().mean(0)
+        self.mean = now if before is None else 0.9999 * before + 1e-4 * now
+        return x if before is None else x - before
+
+
 def refusals(rank: int) -> dict[str, str]:
     net, theirs, ours = audited()
     found = {"one process's": refused(lambda: CorrelatedOptimizer(theirs, MADE, CALIBRATION, seed=5 << 64))}
+    found["a loss that chooses three of six examples"] = chosen(lambda losses: losses.topk(3).values.mean())
+    found["a mean that the model keeps"] = chosen(torch.mean, Kept())
+    found["a hinge"] = chosen(lambda losses: torch.relu(losses - 1).mean())
     plain = model()
     found["a job of one process"] = refused(
         lambda: make_private(
@@ -219,6 +255,9 @@ class TestTraining:
 
 EXPECTED = {
     "one process's": "correlated_optimizer",
+    "a loss that chooses three of six examples": "replacing 3 of 6 examples",
+    "a mean that the model keeps": "keeps module.2.mean from one batch|rank 0 failed",
+    "a hinge": "^not refused$",
     "a job of one process": "2 ranks, and each would make this job alone.*DifferentiallyPrivateDistributedDataParallel",
     "a step of one process": "2 ranks, and each would make this job alone",
     "an example on two ranks": "example 3 2 times",

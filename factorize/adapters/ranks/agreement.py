@@ -140,6 +140,11 @@ def settle(kind: str, told: dict[str, Any], judge: Callable[[Sequence[dict[str, 
     return said["result"]
 
 
+def on_any_rank(kind: str, here: bool) -> bool:
+    """Return whether something holds on this rank or another; all ranks call it, as in `settle`."""
+    return bool(settle(kind, {"holds": here}, lambda ranks: any(each["holds"] for each in ranks)))
+
+
 def refuse_difference(told: Sequence[dict[str, object]]) -> None:
     """Refuse values that are not the same on all ranks.
 
