@@ -207,10 +207,10 @@ def alter_batches(
 
     found: dict[bool, Altered] = {}
     for kept, new in _replacements(items, instead) if size > 1 else ():
-        altered_one = replace(kept, new)
-        if altered_one is not None:
-            found.setdefault(altered_one.alike, altered_one)
-            if altered_one.alike and (len(found) == 2 or not shapes):
+        made = replace(kept, new)
+        if made is not None:
+            found.setdefault(made.alike, made)
+            if made.alike and (len(found) == 2 or not shapes):
                 break
     if size > 1 and not found:
         raise InvalidParameter(

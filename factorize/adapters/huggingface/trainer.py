@@ -330,12 +330,12 @@ class PrivateTraining(_Mixed):
         """
         labels = inputs.pop("labels", None)
         if labels is None:
-            message = (
-                "the batch has no labels; let the data collator return them. If the model takes other targets, such "
+            raise InvalidParameter(
+                "the batch has no labels; let the data collator return them. If the model takes other targets, such as "
+                "start_positions, give these as labels, a row for each example, with remove_unused_columns=False and "
+                "example_losses=, which gets them",
+                field="train_dataset",
             )
-            message += "as start_positions, give these as labels, a row for each example, with "
-            message += "remove_unused_columns=False and example_losses=, which gets them"
-            raise InvalidParameter(message, field="train_dataset")
         base = getattr(self.model, "get_base_model", lambda: self.model)()
         encodes = bool(getattr(getattr(base, "config", None), "is_encoder_decoder", False))
         if encodes and "decoder_input_ids" not in inputs:
