@@ -86,6 +86,7 @@ class Part(NamedTuple):
         altered: the batches to take before it.
         randomness: the random state when it is handed out.
         replace: a function that makes more altered batches.
+        on_all_ranks: whether every rank of the job rehearses this step, so that all can take as many more passes.
     """
 
     place: tuple[int, int]
@@ -93,6 +94,7 @@ class Part(NamedTuple):
     altered: list[Altered]
     randomness: Randomness
     replace: Replace
+    on_all_ranks: bool
 
     def unaltered(self) -> Altered:
         """Return a copy of the batch as an altered one in which every example stays."""

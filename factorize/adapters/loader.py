@@ -93,6 +93,7 @@ class PrivateLoader(DataLoader[Any]):
         self._sampled = sampled  # sizes of batches depend on their examples
         self._rare: list[int] | None = None
         self._usual: int | None = None  # the first example that was rehearsed
+        self._began: int | None = None  # the first step whose batch was handed out
         self._handed, self._rehearsals = 0, 0  # in the last iteration
         self._is_accelerate_prepared = True  # Accelerate would fetch the batches itself, past the auditor
 
@@ -165,6 +166,7 @@ class PrivateLoader(DataLoader[Any]):
     ) -> Generator[object, None, None]:
         """Yield the parts of a step, after their rehearsals, and tell the optimizer for each whether it is the last."""
         rehearsal, audited = self._rehearsal, False
+        self._began = step if self._began is None else self._began
         if step % self._per_pass == 0:
             rehearsal.begin_pass(step)
         for i, indices in enumerate(parts):
@@ -189,7 +191,10 @@ class PrivateLoader(DataLoader[Any]):
 
     def _part(self, place: tuple[int, int], indices: np.ndarray, before: Randomness) -> Part:
         """Return a part with the batches that rehearse it, made of one reading of its examples."""
-        after = Randomness.now()
+        after, ranks = Randomness.now(), self._shared[1]
+        # Later rehearsals may be of some ranks alone, as are those of batches in which others have a single example.
+        first = self._rare is None and place[0] == self._began
+        on_all_ranks = ranks == 1 or (first and len(self.order[place[0]]) >= 2 * ranks and self._physical != 1)
         if self._rare is None:
             refuse_mixed_data(self.dataset, self.collate_fn, self._axis)
             self._rare = rare_examples(self.dataset)
@@ -198,10 +203,10 @@ class PrivateLoader(DataLoader[Any]):
         items = [self.dataset[i] for i in indices.tolist()] if read is None else read(indices.tolist())
         self._usual = int(indices[0]) if self._usual is None else self._usual
         *others, usual = (self.dataset[i] for i in (*self._rare, self._usual))
-        alone = self._shared[1] == 1
-        batch, altered, replace = alter_batches(items, self.collate_fn, others, usual, drop=self._sampled, shapes=alone)
+        options = {"drop": self._sampled, "shapes": ranks == 1}
+        batch, altered, replace = alter_batches(items, self.collate_fn, others, usual, **options)
         after.restore()
-        return Part(place, batch, altered, after, replace)
+        return Part(place, batch, altered, after, replace, on_all_ranks)
 
     def _parts(self, step: int) -> tuple[list[np.ndarray], np.ndarray | None]:
         """Return the indices of each part of a step, and which of them do not pad; None where nothing does."""

@@ -157,7 +157,7 @@ class Rehearsal:
         while self._in_doubt():
             yield from self._repeat(part)
         yield from self._passes_of_idle(part)
-        if self._on_any_rank(bool(self._left) and self._model.training) and self._passes:
+        if self._on_any_rank(bool(self._left) and self._model.training):
             found = yield from rehearse_states(
                 self._model, self._before, self._left, partial(self._repeat, part), self._on_any_rank
             )
@@ -175,7 +175,7 @@ class Rehearsal:
     def _passes_of_idle(self, part: Part) -> Iterator[object]:
         """Take batches that show whether others decide which examples have no gradient."""
         shown = bool(self._passes) and self._passes[0][0].alike and any(self._passes[0][1].idle)
-        if not self._on_any_rank(shown) or not self._passes:
+        if not self._on_any_rank(shown):
             return
         rows = yield from self._repeat(part)
         beside = [*part.beside_idle(rows.idle)]
@@ -199,8 +199,10 @@ class Rehearsal:
         return len(states) == 1 or (len(states) == 2 and (fault is not None or self._ranks > 1))
 
     def _on_any_rank(self, here: bool) -> bool:
-        """Return whether something that asks for more passes holds on a rank of the job."""
-        return here if self._ranks == 1 else on_any_rank("the passes of a rehearsal", here)
+        """Return whether something that asks for more passes holds on a rank; False where not all ranks ask."""
+        if self._ranks == 1:
+            return here
+        return self._part is not None and self._part.on_all_ranks and on_any_rank("the passes of a rehearsal", here)
 
     def _pair(self, part: Part, altered: Altered) -> Iterator[object]:
         """Take a batch as it is and with other shapes, both without dropout, whose draws fall on other entries."""
@@ -363,7 +365,8 @@ class Rehearsal:
         """Compare a step's gradients with those of the rehearsal, and keep a difference as `fault`."""
         if not self._passes:
             return
-        rows, seen = GradientRows.of(samples), self._passes[0][0].alike
+        rows = GradientRows.of(samples)
+        seen = self._passes[0][0].alike and self._part is not None and self._part.on_all_ranks
         for altered, other, state in self._passes:
             self.fault = self.fault or difference_of_passes(rows, other, altered, counted, clip_norm, examined=seen)
             self.fault = self.fault or (difference_of_buffers(state.early) if altered.alike else None)

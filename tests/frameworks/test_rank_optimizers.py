@@ -109,15 +109,15 @@ def audited() -> tuple[Any, Any, Any]:
     return net, theirs, correlated_optimizer(theirs, MADE, CALIBRATION, seed=5 << 64, auditor=auditor)
 
 
-def chosen(loss: Callable[[torch.Tensor], torch.Tensor], *between: torch.nn.Module) -> str:
+def chosen(loss: Callable[[torch.Tensor], torch.Tensor], *between: torch.nn.Module, size: int = 12) -> str:
     """Train for an epoch with a loss of the losses of examples, which gives some of them no gradient."""
     made = torch.Generator().manual_seed(3)
-    x, y = torch.randn(48, 5, generator=made), torch.randint(3, (48,), generator=made)
+    x, y = torch.randn(4 * size, 5, generator=made), torch.randint(3, (4 * size,), generator=made)
     first, act, last = model()
     net = DifferentiallyPrivateDistributedDataParallel(torch.nn.Sequential(first, act, *between, last))
     sgd, asked = torch.optim.SGD(net.parameters(), lr=1.0), {"epsilon": 50.0, "delta": 1e-6, "epochs": 1}
     asked |= {"clip_norm": CLIP, "seed": 1 << 90, "order_seed": 1}
-    net, optimizer, loader, _ = make_private(net, sgd, TensorDataset(x, y), MADE, batch_size=12, **asked)
+    net, optimizer, loader, _ = make_private(net, sgd, TensorDataset(x, y), MADE, batch_size=size, **asked)
 
     def train() -> None:
         for own, labels in loader:
@@ -146,6 +146,7 @@ def refusals(rank: int) -> dict[str, str]:
     found = {"one process's": refused(lambda: CorrelatedOptimizer(theirs, MADE, CALIBRATION, seed=5 << 64))}
     found["a loss that chooses three of six examples"] = chosen(lambda losses: losses.topk(3).values.mean())
     found["a mean that the model keeps"] = chosen(torch.mean, Kept())
+    found["a rank with one example of each batch"] = chosen(torch.mean, size=3)
     found["a hinge"] = chosen(lambda losses: torch.relu(losses - 1).mean())
     plain = model()
     found["a job of one process"] = refused(
@@ -257,6 +258,7 @@ EXPECTED = {
     "one process's": "correlated_optimizer",
     "a loss that chooses three of six examples": "replacing 3 of 6 examples",
     "a mean that the model keeps": "keeps module.2.mean from one batch|rank 0 failed",
+    "a rank with one example of each batch": "^not refused$",
     "a hinge": "^not refused$",
     "a job of one process": "2 ranks, and each would make this job alone.*DifferentiallyPrivateDistributedDataParallel",
     "a step of one process": "2 ranks, and each would make this job alone",
