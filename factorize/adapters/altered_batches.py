@@ -104,8 +104,8 @@ class Part(NamedTuple):
     def beside_idle(self, idle: Sequence[bool]) -> Iterator[Altered]:
         """Yield batches that show whether others decide which examples have no gradient.
 
-        Losses that choose, or that drop a batch for one bad example, leave gradients of zero. Examples that have one
-        come again beside copies of one of them; if all have one, each half comes beside copies of a usual example.
+        Losses that choose, or that drop a batch for one bad example, leave examples without a gradient. These come
+        again beside copies of one of them; where no example has a gradient, each half comes beside a usual example.
         """
         places = [i for i, each in enumerate(idle) if each]
         halves = [(places[0::2], None), (places[1::2], None)]

@@ -109,19 +109,11 @@ class StepGuard:
 
 _RAW_ARGUMENTS = ("value", "grad", "loss")
 """Names under which optax's transformations take losses and gradients that have no noise, whatever their types."""
-_KNOWN_WRAPPERS = {
-    *(
-        "chain",
-        "named_chain",
-        "partition",
-        "multi_transform",
-        "masked",
-        "inject_hyperparams",
-        "with_extra_args_support",
-    ),
-    *("inject_stateful_hyperparams", "schedule_free", "lookahead", "apply_if_finite", "split_real_and_imaginary"),
-    *("MultiSteps", "flatten", "conditionally_transform", "conditionally_mask", "maybe_update", "sam"),
-}
+_KNOWN_WRAPPERS = frozenset(
+    "chain named_chain partition multi_transform masked flatten with_extra_args_support split_real_and_imaginary "
+    "inject_hyperparams inject_stateful_hyperparams schedule_free lookahead sam MultiSteps "
+    "apply_if_finite conditionally_transform conditionally_mask maybe_update".split()
+)
 """Transformations of optax around another one that use only what it returns, or show in the sums that they give it."""
 
 
