@@ -59,6 +59,8 @@ class ClippedGradients:
     ) -> optax.Updates:
         """Return the sum over a batch, shaped like the parameters; with `squares` a pair of sums.
 
+        With `batches` the sums are enclosed: their noise reads them, and nothing else computes with them.
+
         Args:
             params: the trained parameters.
             data: arrays whose first axis is the examples.
@@ -78,7 +80,7 @@ class ClippedGradients:
             )
         self._look(params, arrays)
         sums = self._program(params, arrays, rows, present)
-        return sums if self._batches is None else self._batches.mark(sums, params, rows, present)
+        return sums if self._batches is None else self._batches.mark(sums, rows, present)
 
     def _compile(self) -> None:
         """Forget the compiled program: the next call traces the loss anew.

@@ -19,6 +19,7 @@ from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
 from jax.typing import ArrayLike
 
+from factorize.adapters.jax_sums import disclose, enclose
 from factorize.adapters.jax_table import manual_axes, place_of
 from factorize.auditor import Auditor
 from factorize.client.single_use import NoiseUse
@@ -198,11 +199,11 @@ _refuse_vmap.def_vmap(_refused)
 
 
 class GuardedBatches(AuditedBatches):
-    """The batches of a job whose noise takes only the sums of the next batch, as they were clipped.
+    """The batches of a job whose noise takes only the sums of the next batch.
 
-    Gradients and noise are values of the caller's program: sums that were scaled, added up or never clipped have the
-    same type as right ones. So sums are marked with their own bits, and the noise takes only the sums that were marked
-    last.
+    Gradients and noise are values of the caller's program, which may hand over sums of another batch, or those of one
+    batch twice. So sums are marked with their own bits, and the noise takes only the sums that were marked last. In
+    between they are enclosed (jax_sums.py), so that nothing computes with them.
 
     Attributes:
         examples: number of examples in the data.
@@ -213,7 +214,7 @@ class GuardedBatches(AuditedBatches):
         self.examples = examples
         self._handed: dict[int, bytes] = {}
         self._next = auditor.step
-        self._marked: tuple[int, bytes, int] | None = None  # hashes of sums, their examples and weights
+        self._marked: tuple[int, bytes] | None = None  # hashes of sums and of their examples
 
     def __iter__(self) -> Iterator[MicroBatches]:
         """Yield each step that is left, and keep its examples until its noise is taken."""
@@ -223,57 +224,35 @@ class GuardedBatches(AuditedBatches):
                 self._handed, self._next, self._marked = {}, step, None
             self._handed[step] = _examples(*batch)
             yield batch
-        jax.effects_barrier()  # Under jit the last step may still run.
-        self._refuse_sums_without_noise()
 
-    def mark(self, sums: optax.Updates, params: optax.Params, indices: jax.Array, mask: jax.Array) -> optax.Updates:
-        """Return the sums of some examples at some weights, which exist once the host knows their bits."""
-        given = _bits(sums), indices, mask, _bits(params)
-        bits = given[0]
-        if _known(*given):
-            self._mark(*given)
-            return sums
-        seen = io_callback(self._mark, jax.ShapeDtypeStruct((), np.uint32), *given)
+    def mark(self, sums: optax.Updates, indices: jax.Array, mask: jax.Array) -> optax.Updates:
+        """Return the sums of some examples, enclosed; they exist once the host knows their bits."""
+        bits = _bits(sums)
+        if _known(bits, indices, mask):
+            self._mark(bits, indices, mask)
+            return enclose(sums)
+        seen = io_callback(self._mark, jax.ShapeDtypeStruct((), np.uint32), bits, indices, mask)
         leaves, shape = jax.tree.flatten(sums)
-        return shape.unflatten([jnp.where(seen == bits, leaves[0], jnp.nan), *leaves[1:]])
+        return enclose(shape.unflatten([jnp.where(seen == bits, leaves[0], jnp.nan), *leaves[1:]]))
 
-    def take(self, sums: optax.Updates, step: jax.Array) -> None:
-        """Refuse sums that do not belong to the next batch.
+    def take(self, enclosed: optax.Updates, step: jax.Array) -> optax.Updates:
+        """Return the sums, if they belong to the next batch.
 
         Raises:
-            InvalidParameter: the sums are others, of other examples, or the state is that of another step.
+            InvalidParameter: they are others.
+            InvalidParticipation: they are sums of other examples, or the state is that of another step.
         """
+        sums = disclose(enclosed)
         bits = _bits(sums)
         if _known(bits, step):
             self._take(bits, step)
         else:
             io_callback(self._take, None, bits, step)
+        return sums
 
-    def _mark(self, bits: ArrayLike, indices: ArrayLike, mask: ArrayLike, weights: ArrayLike) -> ArrayLike:
-        examples = _examples(np.asarray(indices), np.asarray(mask))
-        if examples == self._handed.get(self._next + 1):
-            self._refuse_sums_without_noise()
-        if self._marked is not None and (self._marked[1], examples) == (examples, self._handed.get(self._next)):
-            if self._marked[2] != int(weights):
-                raise InvalidParameter(
-                    f"the sums of step {self._next} were computed before, at other weights, and the noise did not take "
-                    "them: if they moved the weights, as in SAM, the new gradients depend on them without noise. "
-                    "Compute the sums of a batch once, at the weights that the noise moves, and warm up by "
-                    "jax.jit(step).lower(...).compile()",
-                    field="params",
-                )
-        self._marked = int(bits), examples, int(weights)
+    def _mark(self, bits: ArrayLike, indices: ArrayLike, mask: ArrayLike) -> ArrayLike:
+        self._marked = int(bits), _examples(np.asarray(indices), np.asarray(mask))
         return bits
-
-    def _refuse_sums_without_noise(self) -> None:
-        """Refuse to go on after the sums of a batch that the noise did not take."""
-        if self._marked is not None and self._marked[1] == self._handed.get(self._next):
-            raise InvalidParameter(
-                f"the noise did not take the sums of step {self._next}, so whatever used them has released them; give "
-                "it the sums of every batch, first in optax.chain and under no condition such as "
-                "optax.conditionally_transform",
-                field="updates",
-            )
 
     def _take(self, bits: ArrayLike, step: ArrayLike) -> None:
         bits, step = int(bits), int(step)
@@ -283,21 +262,20 @@ class GuardedBatches(AuditedBatches):
             raise InvalidParticipation(
                 f"the noise is at step {step}, but the next batch is that of step {self._next}; use the batches in "
                 "order with the newest state, or restore the optimizer's state and batches.state_dict() from one "
-                "checkpoint. optax.MultiSteps around the noise keeps an old state: put it after the noise, or give a "
-                "larger batch_size",
+                "checkpoint",
                 field="step",
             )
         if self._marked is None or bits != self._marked[0]:
             raise InvalidParameter(
-                "the updates are not the sums over examples that gradients(...) returned last; they were scaled, "
-                "added up, averaged or never clipped. Give update those sums unchanged, with the noise first in "
-                "optax.chain, or use correlated_noise for sums that your own code clips",
+                "the updates are not the sums over examples that gradients(...) returned last; give update those sums, "
+                "unchanged, before the next batch is summed",
                 field="updates",
             )
         if self._handed.get(step) != self._marked[1]:
             raise InvalidParticipation(
                 f"gradients(...) did not sum the examples of step {step}; give it the indices and mask of every batch "
-                "as handed out, in order",
+                "as handed out, in order, and give the noise the sums of every batch, first in optax.chain and under "
+                "no condition",
                 field="indices",
             )
         self._handed.pop(step)

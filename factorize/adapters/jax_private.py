@@ -29,7 +29,8 @@ class PrivateJax(NamedTuple):
         noise: the transformation that comes first in `optax.chain`: from sums of clipped gradients to noisy means.
         batches: yields (indices, mask) for each step, both of the same shape in all steps.
         statement: the guarantee of all of them together.
-        gradients: a function from (params, data, indices, mask) to the sum of clipped gradients of the batch.
+        gradients: a function from (params, data, indices, mask) to the sum of clipped gradients of the batch, with
+            which nothing but the noise computes.
     """
 
     noise: NoiseTransformation
@@ -154,8 +155,8 @@ def make_private(
         """Add the noise of the state's step to the sums of the next batch, and to no others."""
         refuse_data(others)
         first = checked_state(state, JointState).first if planned.moments is not None else state
-        batches.take(updates, checked_state(first, NoiseState).step)
-        return noise.update(updates, state, params)
+        sums = batches.take(updates, checked_state(first, NoiseState).step)
+        return noise.update(sums, state, params)
 
     return PrivateJax(NoiseTransformation(noise.init, update), batches, statement, gradients)
 

@@ -38,6 +38,7 @@ from jax import numpy as jnp
 
 from factorize.adapters.jax import correlated_noise, raised_sigma_of_sums
 from factorize.adapters.jax_private import PrivateJax, make_private
+from factorize.adapters.jax_sums import disclose
 from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.training.receipt import Receipt
@@ -96,7 +97,7 @@ def ask_for_losses(noise: Any, sums: Any, state: Any) -> None:
     """Give optax a loss, which a chain passes on to all of its members, or the sums beside the noise."""
     asking = optax.chain(noise, optax.sgd(0.1), optax.scale_by_backtracking_linesearch(2))
     given = {"value": 1.0, "grad": sums, "value_fn": lambda p: 1.0}
-    for name, value in {**given, "metric": 1.0, "averages": sums}.items():
+    for name, value in {**given, "metric": 1.0, "averages": PARAMETERS}.items():
         with pytest.raises(InvalidParameter, match=f"was given {name}:"):
             noise.update(sums, state, PARAMETERS, **{name: value})
     around = optax.contrib.mechanize(optax.chain(noise, optax.sgd(0.1)))  # its rate would come from the sums
@@ -310,7 +311,10 @@ class Made(Door):
             LOSSES: Mistake("refused", self._asks, "noisy gradient alone"),
             "a loop that trains on a batch that it keeps": Mistake("refused", self._kept, "did not sum the examples"),
             "sums of a step that the noise does not take, as under a condition": Mistake(
-                "refused", self._conditional, "did not take the sums of step 5"
+                "refused", self._left_out, "did not sum the examples of step 1; .*under no condition"
+            ),
+            "a norm, a wrapper or an update that uses sums before they have noise": Mistake(
+                "refused", self._used_without_noise, "sums without noise: only the noise .* takes them", TypeError
             ),
             REORDERED: Mistake("believed", self._reordered),
             RESTARTED: Mistake("believed", self._restarted),
@@ -372,27 +376,29 @@ class Made(Door):
         kept = run.made.batches.order[0][None]
         run.made.noise.update(run.gradients(PARAMETERS, (X, Y), kept, np.ones((1, SIZE), bool)), run.state)
 
-    def _conditional(self, folder: Path) -> None:
-        """The sums of one step pass as they are: those of the second, or of the last one."""
-        with pytest.raises(InvalidParameter, match="did not take the sums of step 1"):
-            self._train_without_noise_at(1)
-        self._train_without_noise_at(5)
+    def _left_out(self, folder: Path) -> None:
+        made = self.made(seed=SEED + 10)
+        state = made.noise.init(PARAMETERS)
+        for step, batch in enumerate(made.batches):
+            total = made.gradients(PARAMETERS, (X, Y), *batch)
+            if step != 1:
+                _, state = made.noise.update(total, state)
 
-    def _train_without_noise_at(self, left: int) -> None:
-        made = self.made(seed=SEED + 10 + left)
-        noise = optax.conditionally_transform(made.noise, lambda step: step != left)
-        weights, state = PARAMETERS, noise.init(PARAMETERS)
-        for batch in made.batches:
-            updates, state = noise.update(made.gradients(weights, (X, Y), *batch), state)
-            weights = optax.apply_updates(weights, updates)
+    def _used_without_noise(self, folder: Path) -> None:
+        made = self.made(seed=SEED + 11)
+        total = made.gradients(PARAMETERS, (X, Y), *next(iter(made.batches)))
+        with pytest.raises(TypeError, match="sums without noise"):
+            jax.jit(optax.apply_updates)(PARAMETERS, total)
+        noise = optax.conditionally_transform(made.noise, lambda step: step != 1)
+        noise.update(total, noise.init(PARAMETERS))
 
     def _infinite(self, folder: Path) -> None:
         made, x = self.made(), X.copy()
         first = made.batches.order[0]
         x[first[0]] = np.inf
         indices, mask = first[None], np.ones((1, SIZE), bool)
-        alone = made.gradients(PARAMETERS, (X, Y), indices, mask & (indices != first[0]))
-        assert bits(jax.jit(made.gradients)(PARAMETERS, (x, Y), indices, mask)) == bits(alone)
+        alone = disclose(made.gradients(PARAMETERS, (X, Y), indices, mask & (indices != first[0])))
+        assert bits(disclose(jax.jit(made.gradients)(PARAMETERS, (x, Y), indices, mask))) == bits(alone)
 
     def _closure(self, folder: Path) -> None:
         indices, mask = np.arange(SIZE)[None], np.ones((1, SIZE), bool)

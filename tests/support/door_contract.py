@@ -99,11 +99,13 @@ class Mistake(NamedTuple):
         outcome: `refused`; or `right`, `said` or `believed`, which the act sees for itself.
         act: makes the mistake, in an empty folder.
         words: of the refusal.
+        error: type of the refusal, which is ours unless the framework stops first.
     """
 
     outcome: str
     act: Callable[[Path], Any]
     words: str = ""
+    error: type[Exception] = FactorizeError
 
 
 def of_sums(release: Callable[..., Any]) -> dict[str, Mistake]:
@@ -278,16 +280,16 @@ def check_more(door: Door, folder: Path) -> None:
     for number, mistake in enumerate(found.values()):
         (own := folder / str(number)).mkdir()
         if mistake.outcome == "refused":
-            refused(lambda act=mistake.act, own=own: act(own), mistake.words)  # type: ignore[misc]
+            refused(lambda act=mistake.act, own=own: act(own), mistake.words, mistake.error)  # type: ignore[misc]
         else:
             mistake.act(own)
     table = {row: cell for (row, name), cell in cells().items() if name == door.name and row not in contract}
     assert table == {row: found[row].outcome if row in found else "-" for row in table} and found.keys() <= table.keys()
 
 
-def refused(act: Callable[[], Any], words: str) -> None:
-    """See that an act is refused by an error of ours, with a sentence that names the fault and a way out."""
-    with pytest.raises(FactorizeError) as caught:
+def refused(act: Callable[[], Any], words: str, error: type[Exception] = FactorizeError) -> None:
+    """See that an act is refused by an error, with a sentence that names the fault and a way out."""
+    with pytest.raises(error) as caught:
         act()
     told = str(caught.value)
     assert re.search(words, told), told
