@@ -213,7 +213,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         if rehearsal.rehearsing:
             rehearsal.capture([self, *parts_of(self.original_optimizer)])
             return False
-        rehearsal.check_parameters()
+        rehearsal.trained.check()
         if self._expected is None or not rehearsal.due(rehearsal.examples or self._expected):
             return True
         if rehearsal.examples is None:
@@ -243,7 +243,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     def _named(self) -> list[tuple[str, torch.nn.Parameter]]:
         own = self.params
         numbered = [(f"parameter {i}", p) for i, p in enumerate(own)]
-        return numbered if self.rehearsal is None else self.rehearsal.names(own)
+        return numbered if self.rehearsal is None else self.rehearsal.trained.named(own)
 
     def clip_and_accumulate(self) -> None:
         """Clip and add up, and count the rows; padding, and a gradient that is not finite, count as zero.

@@ -26,6 +26,7 @@ from factorize.adapters.model_changes import (
     sizes_of,
 )
 from factorize.adapters.ranks.agreement import on_any_rank
+from factorize.adapters.trained_parameters import TrainedParameters
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -44,6 +45,7 @@ class Rehearsal:
         ranks: number of ranks of the job, which all take as many passes, since their loops may wait for one another.
 
     Attributes:
+        trained: the parameters that have noise.
         examples: number of examples that count in the part that the loader has handed out, None where it has handed out
             none.
         again: whether a step was not taken because the model had been changed, so that its batch has to come again.
@@ -58,10 +60,8 @@ class Rehearsal:
         reduction: str = "mean",
         ranks: int = 1,
     ) -> None:
-        self._model, self._parameters, self._ranks = model, list(parameters), ranks
-        self._loss, self._reduction = loss, reduction
-        self._names = {id(p): name.removeprefix("_module.") for name, p in model.named_parameters()}
-        self._known: Hashable = None  # names the model whose parameters were compared with those that have noise
+        self._model, self._loss, self._reduction, self._ranks = model, loss, reduction, ranks
+        self.trained = TrainedParameters(model, parameters)
         self._seen: Hashable = None  # names the model whose gradients were checked
         self._rehearsed: Hashable = None  # names the model of the passes that are kept
         self._part: Part | None = None
@@ -90,7 +90,7 @@ class Rehearsal:
         """
         if not torch.is_grad_enabled():
             return
-        self.check_parameters()
+        self.trained.check()
         if self._model.training and not self.rehearsing and self._marks.are_earlier(inputs):
             raise InvalidParticipation(
                 "the model was given the batch of an earlier step, whose examples would take part more often than the "
@@ -125,10 +125,6 @@ class Rehearsal:
         ready = self._loss == "rehearsed" or self._model.training  # a loop may call train() when it has the batch
         if ready and self._compared and step - self._compared[-1] >= len(self._compared):
             self._seen = None
-
-    def names(self, parameters: Sequence[torch.nn.Parameter]) -> list[tuple[str, torch.nn.Parameter]]:
-        """Return parameters with their names in the model."""
-        return [(self._names.get(id(p), f"parameter {i}"), p) for i, p in enumerate(parameters)]
 
     def passes(self, part: Part) -> Generator[Any, None, Any]:
         """Take the altered batches of a part: by the given loss here, or by yielding them to the caller's loop.
@@ -216,8 +212,7 @@ class Rehearsal:
         self._passes, self._still, self._rehearsed = self._passes[:kept], False, rehearsed
 
     def _pass(self, altered: Altered, *, dropout: bool = True) -> Iterator[Any]:
-        for p in self._parameters:
-            p.grad, p.grad_sample = None, None
+        self.trained.forget_gradients()
         self._state = LoopState(self._model, self._passes[-1][2].others if self._passes else (), dropout=dropout)
         self._sizes = sizes_of(self._model)
         self._handed = altered
@@ -265,11 +260,6 @@ class Rehearsal:
             self._state.end()
         self._state = None
 
-    def _clear(self) -> None:
-        """Clear gradients that must not be released; a loop that logs `p.grad` finds zeros."""
-        for p in self._parameters:
-            p.grad, p.grad_sample = torch.zeros_like(p), None
-
     def capture(self, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
         """Keep the gradients of the altered batch in place of a step, and clear them.
 
@@ -282,8 +272,8 @@ class Rehearsal:
         """
         altered, part = self._handed, self._part
         assert altered is not None and part is not None and self._state is not None
-        self.check_parameters()
-        named = self.names(self._parameters)
+        self.trained.check()
+        named = self.trained.named()
         samples = example_rows(named, altered.rows)
         if len(samples[0]) != altered.rows:
             raise InvalidParticipation(
@@ -302,64 +292,27 @@ class Rehearsal:
             )
         self._state.note_step()
         self._passes.append((altered, found, self._state))
-        self._rehearsed = self._fingerprint()
-        self._clear()
+        self._rehearsed = self.trained.model_key()
+        self.trained.clear_gradients()
         for each in optimizers:
             self._state.hold_schedules(each)
             each._opt_called = True  # as the loop sees it; otherwise torch warns of the schedule's next step
         self._handed = None
 
-    def check_parameters(self) -> None:
-        """Refuse a model whose trained parameters are not those that have noise.
-
-        Raises:
-            InvalidParameter: a parameter was frozen, thawed, added or replaced, or is in a layer in eval mode.
-        """
-        now = self._fingerprint()
-        if now == self._known:
-            return
-        for name, layer in self._model.named_modules() if self._model.training else ():
-            if not layer.training and any(p.requires_grad for p in layer.parameters(recurse=False)):
-                raise InvalidParameter(
-                    f"{name.removeprefix('_module.')} is in eval mode, where Opacus has no per-example gradients; "
-                    "call model.train() before the forward pass, or freeze its parameters before you make the job "
-                    "private",
-                    field="model",
-                )
-        trained = {
-            id(p): name.removeprefix("_module.") for name, p in self._model.named_parameters() if p.requires_grad
-        }
-        own = {id(p) for p in self._parameters}
-        bare = next((name for key, name in trained.items() if key not in own), None)
-        gone = next((name for name, p in self.names(self._parameters) if id(p) not in trained), None)
-        if bare is not None:
-            raise InvalidParameter(
-                f"{bare} is trained but has no noise, because the optimizer does not have it, or it was added, "
-                "replaced or unfrozen after the job was made private; freeze it, or make the job private with it",
-                field="model",
-            )
-        if gone is not None:
-            raise InvalidParameter(
-                f"{gone} has noise but is no longer trained, because it was frozen, replaced or removed; keep it to "
-                "the end of the run (a learning rate of 0 stops it)",
-                field="model",
-            )
-        self._known = now
-
     def due(self, examples: int) -> bool:
         """Return whether a step has to wait: the model was changed, or no example of these has a gradient."""
         if self._loss == "not_looked_at" or examples < 2:
             return False
-        if self._fingerprint() != (self._rehearsed if self._passes else self._seen):
+        if self.trained.model_key() != (self._rehearsed if self._passes else self._seen):
             return True
         idle = self._loss == "rehearsed" and not self._passes and self.examples is not None and self._ranks == 1
-        return idle and all_idle(self._parameters)
+        return idle and all_idle(self.trained.parameters)
 
     def postpone(self) -> None:
         """Take no step with the present gradients: the loader repeats their batch after a rehearsal."""
-        self._seen = self._seen if self._fingerprint() == self._seen else None
+        self._seen = self._seen if self.trained.model_key() == self._seen else None
         self._part, self._passes, self._pairs, self.again = None, [], [], True
-        self._clear()
+        self.trained.clear_gradients()
 
     def compare(self, samples: Sequence[Rows], counted: torch.Tensor | None, clip_norm: float) -> None:
         """Compare a step's gradients with those of the rehearsal, and keep a difference as `fault`."""
@@ -376,11 +329,6 @@ class Rehearsal:
             self._seen = self._rehearsed
             self._compared += [] if self._part is None else [self._part.place[0]]
         self._part, self._passes, self._pairs = None, [], []
-
-    def _fingerprint(self) -> Hashable:
-        """Return a value that changes with the layers, their modes, the parameters and which of them are trained."""
-        layers = tuple((id(each), each.training) for each in self._model.modules())
-        return layers, tuple((id(p), p.requires_grad) for p in self._model.parameters())
 
 
 class _Hook:

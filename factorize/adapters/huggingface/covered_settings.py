@@ -1,4 +1,4 @@
-"""Settings of `TrainingArguments` and TRL that a private job covers, and the remedies for other values."""
+"""Settings and methods of a `Trainer` that a private job covers, and the remedies for others."""
 
 import os
 from typing import Any
@@ -36,6 +36,12 @@ _COVERED_SETTINGS: dict[str, tuple[tuple[object, ...], str]] = {
 """The settings of `TrainingArguments` and TRL, with the values that a private job covers and the remedy for others."""
 _RAW_OPTIMIZERS = ("lomo", "layerwise", "schedule_free")
 """Parts of the names of optimizers that step by raw gradients in the backward pass, or fail after a row is spent."""
+_UNUSED_METHODS = {
+    "create_optimizer": "give optimizers=(optimizer, None)",
+    "get_train_dataloader": "give train_dataset and data_collator: the order is one public permutation",
+    "_get_train_sampler": "the order is one public permutation; for a part of the data give a torch.utils.data.Subset",
+}
+"""Methods of the Trainer that a private job does not call, with the remedy."""
 
 
 def check_settings(args: Any) -> None:
@@ -57,3 +63,36 @@ def check_settings(args: Any) -> None:
     if args.max_steps <= 0 and (args.num_train_epochs != int(args.num_train_epochs) or args.num_train_epochs < 1):
         message = f"num_train_epochs={args.num_train_epochs} is not a whole number from 1; give one, or max_steps"
         raise InvalidParameter(message, field="num_train_epochs")
+
+
+def check_trainer(trainer: Any, mixin: type) -> None:
+    """Refuse arguments, methods and losses that a private trainer would not use.
+
+    Args:
+        trainer: a `transformers.Trainer` that is derived from the mixin.
+        mixin: the class that computes private steps in place of the trainer's own.
+
+    Raises:
+        InvalidParameter: an argument would be ignored.
+    """
+    kind = type(trainer)
+    if kind.of_batches is None:
+        message = (
+            f"{kind.__name__} names no loss of batches, which its private steps leave out; write "
+            "`of_batches = DPOTrainer.compute_loss` in it, say, and a loss for each example (example_losses)"
+        )
+        raise InvalidParameter(message, field="of_batches")
+    if trainer.compute_loss_func is not None or kind.compute_loss is not kind.of_batches:
+        message = f"compute_loss returns one loss per batch, but each example needs its own; {LOSSES_REMEDY}"
+        raise InvalidParameter(message, field="compute_loss_func")
+    own = kind.__mro__[: kind.__mro__.index(mixin)]
+    for name, instead in _UNUSED_METHODS.items():
+        if any(name in vars(each) for each in own):
+            message = f"{name} of {kind.__name__} would not be used; {instead}"
+            raise InvalidParameter(message, field=name)
+    if getattr(trainer, "aux_loss_enabled", False):
+        message = "the router's auxiliary loss mixes the examples of a batch; set router_aux_loss_coef=0.0"
+        raise InvalidParameter(message, field="router_aux_loss_coef")
+    if getattr(trainer.accelerator, "scaler", None) is not None:
+        message = "Accelerate uses a GradScaler, which reads gradients without noise; use bf16, which needs none"
+        raise InvalidParameter(message, field="fp16")

@@ -22,7 +22,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
-from factorize.adapters.huggingface.covered_settings import LOSSES_REMEDY, check_settings
+from factorize.adapters.huggingface.covered_settings import check_settings, check_trainer
 from factorize.adapters.huggingface.example_losses import decoder_inputs, example_losses, labels_ahead
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.mixed_data import share_of_examples
@@ -37,12 +37,6 @@ _SECRET_LOGS = ("loss", "train_loss", "grad_norm", "num_input_tokens_seen")
 
 _LOADING = ("drop_last", "num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context", "in_order")
 """Arguments of a `DataLoader` that `TrainingArguments` have; the last two came with later releases."""
-_UNUSED_METHODS = {
-    "create_optimizer": "give optimizers=(optimizer, None)",
-    "get_train_dataloader": "give train_dataset and data_collator: the order is one public permutation",
-    "_get_train_sampler": "the order is one public permutation; for a part of the data give a torch.utils.data.Subset",
-}
-"""Methods of the Trainer that a private job does not call, with the remedy."""
 
 
 @dataclass(frozen=True)
@@ -123,40 +117,13 @@ class PrivateTraining(_Mixed):
         if self.train_dataset is None or streams or not hasattr(self.train_dataset, "__len__"):
             message = "there is no train_dataset with a length and an index; give one, not a stream"
             raise InvalidParameter(message, field="train_dataset")
-        self._check_given()
+        check_trainer(self, PrivateTraining)
         for each in self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]:
             self._check_evaluated(each)
         self.args.max_grad_norm = 0.0  # the Trainer would clip after the noise
         self.args.ignore_data_skip = True  # the loader continues from the optimizer's step
         # The private optimizer adds up over the processes; torch's DDP, which is left out, would do so before clipping.
         self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
-
-    def _check_given(self) -> None:
-        """Refuse arguments that this trainer would not use.
-
-        Raises:
-            InvalidParameter: an argument would be ignored.
-        """
-        if type(self).of_batches is None:
-            message = (
-                f"{type(self).__name__} names no loss of batches, which its private steps leave out; write "
-                "`of_batches = DPOTrainer.compute_loss` in it, say, and a loss for each example (example_losses)"
-            )
-            raise InvalidParameter(message, field="of_batches")
-        if self.compute_loss_func is not None or type(self).compute_loss is not type(self).of_batches:
-            message = f"compute_loss returns one loss per batch, but each example needs its own; {LOSSES_REMEDY}"
-            raise InvalidParameter(message, field="compute_loss_func")
-        own = type(self).__mro__[: type(self).__mro__.index(PrivateTraining)]
-        for name, instead in _UNUSED_METHODS.items():
-            if any(name in vars(kind) for kind in own):
-                message = f"{name} of {type(self).__name__} would not be used; {instead}"
-                raise InvalidParameter(message, field=name)
-        if getattr(self, "aux_loss_enabled", False):
-            message = "the router's auxiliary loss mixes the examples of a batch; set router_aux_loss_coef=0.0"
-            raise InvalidParameter(message, field="router_aux_loss_coef")
-        if getattr(self.accelerator, "scaler", None) is not None:
-            message = "Accelerate uses a GradScaler, which reads gradients without noise; use bf16, which needs none"
-            raise InvalidParameter(message, field="fp16")
 
     def _check_evaluated(self, dataset: Any) -> None:
         """Refuse to evaluate on examples of the private data, whose metrics have no noise.
