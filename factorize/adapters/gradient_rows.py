@@ -12,6 +12,7 @@ import torch
 from factorize.adapters.altered_batches import Altered
 from factorize.adapters.clipping import squared_norms, use_up
 from factorize.adapters.layer_rows import Rows, iterate_rows
+from factorize.adapters.raw_gradients import kept_gradient
 from factorize.errors import InvalidParameter
 
 MAX_SKETCH_ENTRIES = 1 << 16
@@ -161,21 +162,24 @@ def difference_of_autograd(
 ) -> InvalidParameter | None:
     """Return the error if the gradients of examples do not add up to plain autograd's gradient of the batch, or None.
 
-    Any factor between both is right: of a mean, or of `clip_grad_norm_`, whose result nobody uses.
+    Any factor between both is right, as of a mean.
 
     Args:
-        named: parameters with their names; `p.grad` is of this batch alone.
+        named: parameters with their names, whose gradients were kept of this batch alone (`keep_gradients`).
         samples: their gradients by example.
     """
-    if any(p.grad is None or isinstance(p.grad_sample, list) for _, p in named) or not len(samples[0]):
+    kept = [kept_gradient(p) for _, p in named]
+    gradients = [each for each in kept if each is not None]
+    streamed = any(isinstance(p.grad_sample, list) for _, p in named)
+    if streamed or len(gradients) < len(kept) or not len(samples[0]):
         return None
     rounding = max(_rounding(sample) for sample in samples)
     allowed = (TOLERANCE + 4 * rounding) * float(squared_norms(samples).sqrt().sum())
     products = np.array(
         [
             [float((one * other).sum()) for one, other in ((total, total), (total, plain), (plain, plain))]
-            for (_, p), total in zip(named, use_up(list(samples), math.inf), strict=True)
-            for plain in [p.grad.to_dense().to(total)]
+            for gradient, total in zip(gradients, use_up(list(samples), math.inf), strict=True)
+            for plain in [gradient.to_dense().to(total)]
         ]
     )
     _, along, plain = products.sum(0)
@@ -188,8 +192,7 @@ def difference_of_autograd(
     return InvalidParameter(
         f"Opacus's per-example gradients of {named[worst][0]} do not add up to the batch gradient of plain autograd: "
         "the parameter is used outside of its own layer, tied to another one or penalized in the loss, Opacus ignores "
-        "a setting of its layer, or p.grad was changed before step() (by torch's DistributedDataParallel around the "
-        "private model, say, or by clip_grad_value_). Use it in its layer only, weight_decay for penalties, and "
-        "grad_sample_mode='functorch' for such settings",
+        "a setting of its layer, or p.grad was changed before step(). Use it in its layer only, weight_decay for "
+        "penalties, and grad_sample_mode='functorch' for such settings",
         field="model",
     )

@@ -18,9 +18,10 @@ from factorize.adapters.given import check_optimizer, refuse_other_clipping
 from factorize.adapters.given_data import refuse_sampling
 from factorize.adapters.gradient_rows import difference_of_autograd
 from factorize.adapters.layer_rows import Rows
-from factorize.adapters.own_steps import USED_ROWS, own_parameters, refuse_own_steps
+from factorize.adapters.own_steps import own_parameters, refuse_own_steps
 from factorize.adapters.ranks.agreement import refuse_other_ranks
 from factorize.adapters.ranks.placements import values_sum
+from factorize.adapters.raw_gradients import USED_ROWS, forget_gradients, keep_gradients, kept_gradient
 from factorize.adapters.rehearsal import Rehearsal
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import Auditor
@@ -134,6 +135,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         for each in parts_of(optimizer):
             refuse_own_steps(each, self)
         own_parameters(parameters, self)
+        if self._fresh:
+            keep_gradients(parameters)
 
     def epsilon_so_far(self, delta: float | None = None) -> float:
         """Return epsilon of the steps taken, for a run that stops here.
@@ -274,6 +277,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             self.rehearsal.compare(samples, counted, self.max_grad_norm)
         elif self._fresh and (fault := difference_of_autograd(self._named, samples)) is not None:
             raise fault
+        for p in self.params if self._fresh else ():
+            kept_gradient(p)
         self._fresh = False
         return counted
 
@@ -297,6 +302,11 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     ) -> list[torch.Tensor]:
         """Return sums over the batch with the noise of this step, divided, in `out` where they fit; sums are lost."""
         return noise.release(totals, out=out)
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        """Clear gradients; see Opacus."""
+        super().zero_grad(set_to_none)
+        forget_gradients(self.params)
 
     def scale_grad(self) -> None:
         """Do nothing: the divisor was applied after the noise, and the number of parts does not change it."""

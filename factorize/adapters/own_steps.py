@@ -11,10 +11,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from factorize.adapters.raw_gradients import hide_gradients, is_raw
 from factorize.errors import InvalidParameter
-
-USED_ROWS = torch.empty(0)
-"""A mark in place of examples' gradients that were added up, and of released sums, until `zero_grad` is called."""
 
 
 class Stepper(Protocol):
@@ -30,8 +28,9 @@ _OWNERS: Any = WeakTensorKeyDictionary()
 """The private optimizer of each parameter, by a weak reference, since parameters are copied and pickled."""
 
 
-def own_parameters(parameters: Sequence[torch.Tensor], private: Stepper) -> None:
-    """Have every optimizer refuse gradients of these parameters that were neither clipped nor given noise."""
+def own_parameters(parameters: Sequence[torch.nn.Parameter], private: Stepper) -> None:
+    """Hide gradients of these parameters that have no noise, and have every optimizer refuse them."""
+    hide_gradients(parameters, private)
     for p in parameters:
         _OWNERS[p] = weakref.ref(private)
 
@@ -79,18 +78,12 @@ def _refuse_raw(optimizer: Any) -> None:
     for p in (p for group in optimizer.param_groups for p in group["params"]):
         owner = _OWNERS.get(p)
         private = None if owner is None else owner()
-        if private is not None and not private.stepping and _is_raw(p):
+        if private is not None and not private.stepping and is_raw(p):
             raise InvalidParameter(
                 f"step() of {type(optimizer).__name__} was called with gradients that have no noise; call step() of "
                 "the private optimizer, before any other uses its gradients",
                 field="optimizer",
             )
-
-
-def _is_raw(parameter: Any) -> bool:
-    """Return whether a gradient, or a part of it, belongs to examples of which nothing was released."""
-    held, total = getattr(parameter, "grad_sample", None), getattr(parameter, "summed_grad", None)
-    return parameter.grad is not None and not all(each is None or each is USED_ROWS for each in (held, total))
 
 
 register_optimizer_step_pre_hook(_refuse_steps)

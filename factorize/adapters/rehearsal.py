@@ -212,7 +212,7 @@ class Rehearsal:
         self._passes, self._still, self._rehearsed = self._passes[:kept], False, rehearsed
 
     def _pass(self, altered: Altered, *, dropout: bool = True) -> Iterator[Any]:
-        self.trained.forget_gradients()
+        self.trained.begin_pass()
         self._state = LoopState(self._model, self._passes[-1][2].others if self._passes else (), dropout=dropout)
         self._sizes = sizes_of(self._model)
         self._handed = altered

@@ -4,6 +4,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
+from factorize.adapters.raw_gradients import keep_gradients
 from factorize.errors import InvalidParameter
 
 
@@ -68,10 +69,11 @@ class TrainedParameters:
             )
         self._checked = now
 
-    def forget_gradients(self) -> None:
-        """Leave no gradient, as before a backward pass."""
+    def begin_pass(self) -> None:
+        """Leave no gradient, as before a backward pass, and keep that of the next pass for a comparison."""
         for p in self.parameters:
             p.grad, p.grad_sample = None, None
+        keep_gradients(self.parameters)
 
     def clear_gradients(self) -> None:
         """Clear gradients that must not be released; a loop that logs `p.grad` finds zeros."""

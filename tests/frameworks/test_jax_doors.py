@@ -313,7 +313,7 @@ class Made(Door):
             "sums of a step that the noise does not take, as under a condition": Mistake(
                 "refused", self._left_out, "did not sum the examples of step 1; .*under no condition"
             ),
-            "a norm, a wrapper or an update that uses sums before they have noise": Mistake(
+            "a look at gradients before they have noise, such as a norm that sets the rate": Mistake(
                 "refused", self._used_without_noise, "sums without noise: only the noise .* takes them", TypeError
             ),
             REORDERED: Mistake("believed", self._reordered),

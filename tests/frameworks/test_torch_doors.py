@@ -31,6 +31,7 @@ from door_contract import (
     ended_on_the_way,
     factors,
     of_going_back,
+    of_looks,
     of_sums,
     of_unseen_batches,
 )
@@ -263,6 +264,7 @@ class Opacus(Door):
             "`step()` of another optimizer, by gradients that have no noise yet": Mistake(
                 "refused", lambda folder: other_step(self, folder), "gradients that have no noise"
             ),
+            **of_looks(self),
             "a job of one process in a process group of several ranks": Mistake(
                 "refused", lambda folder: alone(self, folder), "2 ranks, and each would make this job alone"
             ),
@@ -560,6 +562,7 @@ class Made(Door):
             "`step()` of another optimizer, by gradients that have no noise yet": Mistake(
                 "refused", lambda folder: other_step(self, folder), "gradients that have no noise"
             ),
+            **of_looks(self),
             "a job of one process in a process group of several ranks": Mistake(
                 "refused", lambda folder: alone(self, folder), "2 ranks, and each would make this job alone"
             ),

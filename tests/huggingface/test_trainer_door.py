@@ -27,6 +27,7 @@ from door_contract import (
     check_more,
     factors,
     of_going_back,
+    of_looks,
 )
 from transformers import TrainerCallback, TrainingArguments
 
@@ -209,6 +210,7 @@ class HuggingFace(Door):
                 "refused", self._other_weights, "same checkpoint"
             ),
             **of_going_back(self, lambda run, state: run.optimizer.load_state_dict(state)),
+            **of_looks(self),
             "a data set that names examples more than once": Mistake("refused", self._repeated, "users="),
             REORDERED: Mistake("believed", self._reordered),
             RESTARTED: Mistake("refused", self._restarted, "names another example"),

@@ -182,6 +182,26 @@ RESTARTED = (
     "a restart from a checkpoint on the same data in another order, as after a shuffle or a split without a seed"
 )
 """The row of the table for a data set whose indices name other examples than before."""
+
+
+def of_looks(door: Door) -> dict[str, Mistake]:
+    """Return the mistake of a loop that logs gradients before they have noise, clips by their norm, or sets a rate."""
+
+    def look(folder: Path) -> None:
+        run, sizes = door.begin(folder), list[float]()
+        step, parameters = run.optimizer.step, run.optimizer.params
+
+        def looking() -> object:
+            sizes.append(max(float(p.grad.abs().max()) for p in parameters))
+            return step()
+
+        run.optimizer.step = looking
+        released = np.frombuffer(door.step(run), np.float32)
+        assert sizes and not any(sizes) and np.count_nonzero(released) == len(released)
+
+    return {"a look at gradients before they have noise, such as a norm that sets the rate": Mistake("right", look)}
+
+
 REORDERED = "data whose order changes on the way, or examples of earlier steps in a batch, as of a replay buffer"
 
 

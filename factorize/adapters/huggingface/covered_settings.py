@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+from transformers import Trainer
+
 from factorize.errors import InvalidParameter
 
 LOSSES_REMEDY = "give example_losses= in PrivacyArguments"
@@ -65,11 +67,11 @@ def check_settings(args: Any) -> None:
         raise InvalidParameter(message, field="num_train_epochs")
 
 
-def check_trainer(trainer: Any, mixin: type) -> None:
+def check_trainer(trainer: Trainer, mixin: type) -> None:
     """Refuse arguments, methods and losses that a private trainer would not use.
 
     Args:
-        trainer: a `transformers.Trainer` that is derived from the mixin.
+        trainer: a trainer that is derived from the mixin.
         mixin: the class that computes private steps in place of the trainer's own.
 
     Raises:

@@ -285,8 +285,6 @@ class PrivateTraining(_Mixed):
             self.private.optimizer.zero_grad()  # the Trainer clears only those of the model
             losses = self.example_losses(model, self._prepare_inputs(dict(part)))
             self.accelerator.backward(losses.sum())
-        for p in self.private.optimizer.params:
-            p.grad = None if p.grad is None else p.grad.zero_()  # callbacks see it, and it has no noise yet
         return torch.zeros((), device=self.args.device)
 
     def example_losses(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
