@@ -87,3 +87,24 @@ def test_a_second_job_may_train_the_model_of_the_first_on_other_data() -> None:
         made.model.to_standard_module()
         jobs.append(made)
     assert [each.optimizer.noise.step for each in jobs] == [STEPS, STEPS]
+
+
+def test_gradients_of_public_data_between_steps_are_those_of_autograd() -> None:
+    """While Opacus's hooks are disabled; the next private step is what it was."""
+    released = []
+    for public in (False, True):
+        model = network()
+        made = job(model, 5 << 90)
+        for x, y in made.loader:
+            if public:
+                made.model.disable_hooks()
+                torch.nn.functional.cross_entropy(made.model(X + 9), Y).backward()
+                assert largest(model) > 0
+                made.model.enable_hooks()
+                made.optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(made.model(x), y).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+        made.optimizer.close()
+        released.append([p.detach().clone() for p in model.parameters()])
+    assert all(map(torch.equal, *released))
