@@ -21,7 +21,16 @@ from jax.typing import ArrayLike
 from factorize.adapters.coefficients import PlanTable, plan_table
 from factorize.adapters.jax_guard import StepGuard, checked_state, refuse_data, seal_of, sealed
 from factorize.adapters.jax_leaves import checked_dtype, real_leaves, refuse_unfit
-from factorize.adapters.jax_table import SplitDouble, advance, normals, on_device, specs_of, whole_shape, zeros_beside
+from factorize.adapters.jax_table import (
+    SplitDouble,
+    advance,
+    normals,
+    on_device,
+    specs_of,
+    whole_shape,
+    with_auto_axes,
+    zeros_beside,
+)
 from factorize.auditor import Auditor
 from factorize.client.allowances import check_allowance, raised, rounding_of
 from factorize.client.noise_source import ComputedRows, Streamable, source_of
@@ -173,7 +182,8 @@ class _CorrelatedNoise(Secret):
         except ValueError as reason:
             message = f"the gradients do not match the parameters that init was given: {str(reason)[:200]}"
             raise InvalidParameter(message, field="parameters") from None
-        noisy, kept = self._drawn(step, leaves, held, specs=tuple(specs_of(self._specs, updates)))
+        draw = partial(self._drawn, specs=tuple(specs_of(self._specs, updates)))
+        noisy, kept = with_auto_axes(draw, step, leaves, held, lies_as=(leaves, held))
         after = shape.unflatten(kept) if streams else ()
         return shape.unflatten(noisy), NoiseState(step + 1, after, sealed(own, seal_of(step + 1, after)))
 

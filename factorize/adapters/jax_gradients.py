@@ -15,6 +15,7 @@ from factorize.adapters.clipped_sums import CLIP_FACTOR, check_roundings, shrink
 from factorize.adapters.jax_guard import GuardedBatches
 from factorize.adapters.jax_leaves import real_leaves
 from factorize.adapters.jax_programs import are_alike, constants, fixed_values, is_traced
+from factorize.adapters.jax_table import with_auto_axes
 from factorize.errors import InvalidParameter
 
 MAX_CHECKED_EXAMPLES = 4
@@ -122,8 +123,9 @@ class ClippedGradients:
         self, params: optax.Params, data: Sequence[jax.Array], indices: jax.Array, mask: jax.Array
     ) -> optax.Updates:
         """Return the sums in the types that the noise takes."""
-        kinds = jax.tree.map(_wide, (params, params) if self._squares else params)
-        return jax.tree.map(lambda leaf, kind: leaf.astype(kind), self._sums(params, data, indices, mask), kinds)
+        like = (params, params) if self._squares else params
+        sums = with_auto_axes(self._sums, params, data, indices, mask, lies_as=like)
+        return jax.tree.map(lambda leaf, kind: leaf.astype(kind), sums, jax.tree.map(_wide, like))
 
     def _sums(
         self, params: optax.Params, data: Sequence[jax.Array], indices: jax.Array, mask: jax.Array
@@ -161,7 +163,13 @@ class ClippedGradients:
 
     def _alone(self, params: optax.Params, *example: jax.Array) -> optax.Updates:
         """Return the gradient of one example."""
-        return jax.grad(self._loss)(params, *(part[None] for part in example))
+        return self._gradient(params, *(part[None] for part in example))
+
+    def _gradient(self, params: optax.Params, *batch: jax.Array) -> optax.Updates:
+        return with_auto_axes(jax.grad(self._loss), params, *batch, lies_as=params)
+
+    def _value(self, params: optax.Params, *batch: jax.Array) -> jax.Array:
+        return with_auto_axes(self._loss, params, *batch, lies_as=jnp.zeros(()))
 
     def _look(self, params: optax.Params, data: Sequence[jax.Array]) -> None:
         """Refuse a loss whose gradients are not those of single examples; see the class.
@@ -178,7 +186,7 @@ class ClippedGradients:
             self._seen.clear()
             self._compile()
         count = min(MAX_CHECKED_EXAMPLES, *(len(each) for each in data))
-        value = jax.eval_shape(self._loss, params, *(each[:1] for each in data))
+        value = jax.eval_shape(self._value, params, *_one_of(data))
         shape, kind = getattr(value, "shape", type(value).__name__), getattr(value, "dtype", None)
         if shape != () or not jnp.issubdtype(kind, jnp.floating):
             shown = kind if shape == () else shape
@@ -186,7 +194,8 @@ class ClippedGradients:
             raise InvalidParameter(message, field="loss")
         self._refuse_closure(params, data)  # before anything is evaluated, which would hide what it was made of
         with jax.ensure_compile_time_eval():
-            examples = [jnp.asarray(_drawn(each[:count]) if is_traced(each) else each[:count]) for each in data]
+            first = [with_auto_axes(lambda each: each[:count], each, lies_as=0.0) for each in data]
+            examples = [jnp.asarray(_drawn(each) if is_traced(each) else each) for each in first]
             alone = jax.jit(partial(self._alone))  # one compilation is cheaper than hundreds for single operations
             for drawn, positive in itertools.product((False, True), (False, True)):
                 if drawn:  # an example that is not finite says nothing of the loss, and must not stop the job
@@ -213,7 +222,7 @@ class ClippedGradients:
         was made of the data, such as features of all examples, by an axis as long as theirs.
         """
         examples = len(data[0])
-        for constant in constants(jax.make_jaxpr(jax.grad(self._loss))(params, *_one_of(data))):
+        for constant in constants(jax.make_jaxpr(partial(self._gradient))(params, *_one_of(data))):
             if callable(constant):
                 raise InvalidParameter(
                     "the loss calls a function on the host (pure_callback, io_callback), and nobody sees which data "
@@ -231,13 +240,13 @@ class ClippedGradients:
 
     def _beside(self, params: optax.Params, data: Sequence[jax.Array]) -> list[object]:
         """Return what a new trace of the loss reads beside its arguments."""
-        return list(fixed_values(jax.make_jaxpr(partial(self._loss))(params, *_one_of(data))))
+        return list(fixed_values(jax.make_jaxpr(partial(self._value))(params, *_one_of(data))))
 
     def _refuse_mixing(self, params: optax.Params, examples: Sequence[jax.Array], rows: list[np.ndarray]) -> None:
         """Compare gradients of examples, one vector each, with that of their batch and with their parts in a sum."""
         count, total = len(rows), np.sum(rows, axis=0)
         try:
-            together = _flat(jax.jit(jax.grad(self._loss))(params, *examples))
+            together = _flat(jax.jit(partial(self._gradient))(params, *examples))
         except Exception:  # any error will do: a loss for one example mixes none
             together = total
         off = min(float(np.linalg.norm(together * times - total)) for times in (1, count))

@@ -20,7 +20,7 @@ from jax.experimental import io_callback
 from jax.typing import ArrayLike
 
 from factorize.adapters.jax_sums import disclose, enclose
-from factorize.adapters.jax_table import manual_axes, place_of
+from factorize.adapters.jax_table import manual_axes, place_of, with_auto_axes
 from factorize.auditor import Auditor
 from factorize.client.single_use import NoiseUse
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -180,10 +180,15 @@ def seal_of(step: ArrayLike, buffers: optax.Updates) -> jax.Array:
 
     Buffers that were averaged, reset, scaled or rounded have others, and to read one entry costs nothing.
     """
-    firsts = [leaf[(slice(None), *(0,) * (jnp.ndim(leaf) - 1))] for leaf in jax.tree.leaves(buffers) if jnp.size(leaf)]
-    seal, axes = _bits([jnp.asarray(step, jnp.int32), *firsts]), manual_axes()
+    step, axes = jnp.asarray(step, jnp.int32), manual_axes()
+    seal = with_auto_axes(_first_bits, step, buffers, lies_as=step)
     # Inside shard_map the first device has the first entries of the whole arrays.
     return jax.lax.psum(jnp.where(place_of(axes) == 0, seal, jnp.uint32(0)), axes) if axes else seal
+
+
+def _first_bits(step: jax.Array, buffers: optax.Updates) -> jax.Array:
+    firsts = [leaf[(slice(None), *(0,) * (jnp.ndim(leaf) - 1))] for leaf in jax.tree.leaves(buffers) if jnp.size(leaf)]
+    return _bits([step, *firsts])
 
 
 def _refused(size: int, batched: object, values: object) -> NoReturn:
@@ -227,7 +232,7 @@ class GuardedBatches(AuditedBatches):
 
     def mark(self, sums: optax.Updates, indices: jax.Array, mask: jax.Array) -> optax.Updates:
         """Return the sums of some examples, enclosed; they exist once the host knows their bits."""
-        bits = _bits(sums)
+        bits = with_auto_axes(_bits, sums, lies_as=jnp.uint32(0))
         if _known(bits, indices, mask):
             self._mark(bits, indices, mask)
             return enclose(sums)
@@ -243,7 +248,7 @@ class GuardedBatches(AuditedBatches):
             InvalidParticipation: they are sums of other examples, or the state is that of another step.
         """
         sums = disclose(enclosed)
-        bits = _bits(sums)
+        bits = with_auto_axes(_bits, sums, lies_as=jnp.uint32(0))
         if _known(bits, step):
             self._take(bits, step)
         else:

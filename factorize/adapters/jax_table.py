@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 from factorize.adapters.coefficients import PlanTable
 from factorize.errors import InvalidParameter
 
+Result = TypeVar("Result")
 MAX_WRITTEN_TERMS = 64
 """The most terms of a sum over states that are written out: a program with more takes seconds to compile."""
 
@@ -149,8 +150,9 @@ def whole_shape(like: jax.Array, spec: PartitionSpec | None) -> tuple[int, ...]:
 def zeros_beside(states: int, parameter: jax.Array, kind: np.dtype) -> jax.Array:
     """Return the buffers of a leaf, shape (states, *leaf), that lie on the devices as the leaf does."""
     shape = (states, *np.shape(parameter))
-    sharding = None if isinstance(parameter, jax.core.Tracer) else getattr(parameter, "sharding", None)
-    if not isinstance(sharding, NamedSharding):
+    traced = isinstance(parameter, jax.core.Tracer)
+    sharding = jax.typeof(parameter).sharding if traced else getattr(parameter, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or (traced and not sharding.mesh.explicit_axes):
         return jnp.zeros(shape, kind)
     return jnp.zeros(shape, kind, device=NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec)))
 
@@ -172,6 +174,31 @@ def specs_of(specs: object, tree: object) -> list[PartitionSpec | None]:
         )
     spread = jax.tree.broadcast(specs, tree, is_leaf=lambda each: isinstance(each, PartitionSpec))
     return jax.tree.leaves(spread, is_leaf=lambda each: isinstance(each, PartitionSpec))
+
+
+def with_auto_axes(function: Callable[..., Result], *given: object, lies_as: Result) -> Result:
+    """Return what a function makes of arrays, where XLA chooses how arrays in between lie on the devices.
+
+    A mesh of `jax.make_mesh` has explicit axes: there JAX refuses operations that do not say where their results lie.
+
+    Args:
+        function: a function of trees of arrays.
+        *given: its arguments.
+        lies_as: a tree like the result, of arrays that lie on the devices as the results will; others lie everywhere.
+    """
+    places = [jax.typeof(leaf).sharding for leaf in jax.tree.leaves(given)]
+    mesh = next((place.mesh for place in places if place.mesh.explicit_axes), None)
+    if mesh is None:
+        return function(*given)
+    everywhere = NamedSharding(mesh, PartitionSpec())
+
+    def place(leaf: jax.Array) -> NamedSharding:
+        own = jax.typeof(leaf).sharding
+        return own if own.mesh.explicit_axes else everywhere
+
+    places_after = jax.tree.map(place, lies_as)
+    result: Result = jax.sharding.auto_axes(function, axes=mesh.explicit_axes, out_sharding=places_after)(*given)
+    return result
 
 
 def manual_axes() -> tuple[str, ...]:

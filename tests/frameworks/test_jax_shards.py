@@ -32,4 +32,6 @@ def test_eight_devices_make_the_noise_of_one() -> None:
         assert not kind["collectives"] and not kind["whole leaves"], name
         assert kind["mapped"] < 1e-6 < kind["spread"], name  # inside shard_map, to the last rounding
         assert "same noise for its own shard" in kind["refusal"], name  # inside shard_map without specs
+    explicit = kinds["explicit"]
+    assert explicit["same bits"] and not explicit["collectives"] and explicit["job"] < 1e-5
     assert kinds["buffered"]["buffers"] == [9, 36, 15, 36]  # 3 vectors of 24/8, 3 x 8/2, 5 and 16 x 6/8 entries

@@ -14,11 +14,12 @@ import jax
 import numpy as np
 from handmade import handmade
 from jax import numpy as jnp
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from structure_cases import strategies
 
 from factorize.adapters.jax import NoiseState, correlated_noise
+from factorize.adapters.jax_private import make_private
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
 
@@ -81,6 +82,54 @@ def found(name: str, mesh: Mesh) -> dict[str, Any]:
     }
 
 
+def trained(mesh: Mesh | None) -> np.ndarray:
+    """Return weights after N steps of a job in a jitted loop, on one device or with data and weights on all."""
+    x, y = np.random.default_rng(0).normal(size=(8 * N, 16)).astype(np.float32), np.arange(8.0 * N, dtype=np.float32)
+    weights = jnp.full((16, 2), 0.1)
+    if mesh is not None:
+        weights = jax.device_put(weights, NamedSharding(mesh, P("data", "model")))
+        x, y = (jax.device_put(each, NamedSharding(mesh, P("data"))) for each in (x, y))
+    noise, batches, _, gradients = make_private(
+        handmade(strategies(N)["buffered"]),
+        loss=lambda w, x, y: jnp.square((x @ w).sum(1) - y).mean(),
+        examples=8 * N,
+        epsilon=4.0,
+        delta=1e-2,
+        epochs=1,
+        batch_size=8,
+        physical_batch_size=4,
+        seed=5 << 64,
+    )
+
+    @jax.jit
+    def step(weights: Any, state: Any, indices: Any, mask: Any) -> Any:
+        released, state = noise.update(gradients(weights, (x, y), indices, mask), state)
+        return weights - 0.1 * released, state
+
+    state = noise.init(weights)
+    for indices, mask in batches:
+        weights, state = step(weights, state, indices, mask)
+    noise.close()
+    return np.asarray(weights)
+
+
+def with_explicit_axes() -> dict[str, Any]:
+    """Compare noise and a job on one device with those on a mesh as `jax.make_mesh` makes it."""
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+    made = handmade(strategies(N)["buffered"])
+    noise = correlated_noise(made, calibrate(made.sensitivity, PrivacyTarget(mu=1.0)), seed=3 << 64)
+    zero = {key: jnp.zeros(shape, jnp.float32) for key, shape in SHAPES.items()}
+    found = []
+    for given in (zero, {key: jax.device_put(zero[key], NamedSharding(mesh, spec)) for key, spec in SPECS.items()}):
+        state = noise.init(given)
+        update = jax.jit(noise.update).lower(given, state).compile()
+        found.append(drawn(update, given, state))
+        noise.close()
+    off = float(np.abs(trained(None) - trained(mesh)).max())
+    return {"same bits": bool(np.array_equal(*found)), "collectives": EXCHANGED.findall(update.as_text()), "job": off}
+
+
 if __name__ == "__main__":
     grid = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
-    print(json.dumps({name: found(name, grid) for name in ("buffered", "redrawn", "dense")}))
+    kinds = {name: found(name, grid) for name in ("buffered", "redrawn", "dense")}
+    print(json.dumps({**kinds, "explicit": with_explicit_axes()}))
