@@ -2,7 +2,7 @@
 
 JAX has arrays of keys, which can be laid out, selected and passed through jit, but not added, scaled, compared or
 converted. Sums that lie in such an array reach the noise as they left `gradients`, or not at all: a norm that sets the
-rate, a wrapper of optax that looks at them, or an update that leaves out the noise raises JAX's own TypeError, which
+rate, a wrapper of optax that looks at them, or an update that leaves out the noise ends with an error of JAX, which
 names this type.
 """
 
