@@ -35,20 +35,27 @@ class TrainedParameters:
         return layers, tuple((id(p), p.requires_grad) for p in self._model.parameters())
 
     def check(self) -> None:
-        """Refuse a model whose trained parameters are not those that have noise.
+        """Refuse a model whose trained parameters are not those that have noise, or are in a mode that breaks them.
 
         Raises:
-            InvalidParameter: a parameter was frozen, thawed, added or replaced, or is in a layer in eval mode.
+            InvalidParameter: a parameter was frozen, thawed, added or replaced, or is in a layer in eval mode; or a
+                layer normalizes by the batch.
         """
         now = self.model_key()
         if now == self._checked:
             return
-        for name, layer in self._model.named_modules() if self._model.training else ():
+        for path, layer in self._model.named_modules() if self._model.training else ():
+            name = path.removeprefix("_module.")
             if not layer.training and any(p.requires_grad for p in layer.parameters(recurse=False)):
                 raise InvalidParameter(
-                    f"{name.removeprefix('_module.')} is in eval mode, where Opacus has no per-example gradients; "
-                    "call model.train() before the forward pass, or freeze its parameters before you make the job "
-                    "private",
+                    f"{name} is in eval mode, where Opacus has no per-example gradients; call model.train() before the "
+                    "forward pass, or freeze its parameters before you make the job private",
+                    field="model",
+                )
+            if layer.training and isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):
+                raise InvalidParameter(
+                    f"{name} is a {type(layer).__name__} in train mode, which mixes the examples of a batch; use "
+                    "GroupNorm, or freeze its parameters and call eval() on it after each model.train()",
                     field="model",
                 )
         trained = {id(p): name for name, p in _named(self._model) if p.requires_grad}
