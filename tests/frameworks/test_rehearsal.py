@@ -134,8 +134,8 @@ MIXING: dict[str, tuple[Any, Any, Loop]] = {
     "a layer less its mean": (lambda: network(Layer(lambda x: x - x.mean(0))), vectors, mean),
     "a layer less its first": (lambda: network(Layer(lambda x: x - x[:1])), vectors, mean),
     "neighbours": (lambda: network(Layer(lambda x: x + x.roll(1, 0))), vectors, mean),
-    "batch norm without parameters": (
-        lambda: network(torch.nn.BatchNorm1d(8, affine=False, track_running_stats=False)),
+    "batch norm as a function": (
+        lambda: network(Layer(lambda x: functional.batch_norm(x, None, None, training=True))),
         vectors,
         mean,
     ),
@@ -844,13 +844,15 @@ class TestChanges:
         with pytest.raises(InvalidParameter, match=r"0.bias is trained but has no noise"):
             self.train(lambda m: m[0].bias.requires_grad_(True), model)
 
-    def test_a_frozen_batch_norm_that_train_mode_thaws_is_named(self):
+    def test_a_batch_norm_that_train_mode_thaws_is_named(self):
         """As of a pretrained model, in a loop that calls train() at the beginning of each epoch."""
         model = network(torch.nn.BatchNorm1d(8).eval().requires_grad_(False))
         assert self.train(lambda m: None, model)[0].optimizer.noise.step == EXAMPLES // SIZE
         model = network(torch.nn.BatchNorm1d(8).eval().requires_grad_(False))
         with pytest.raises(InvalidParameter, match=r"1 is a BatchNorm1d in train mode.* eval\(\) on it after each"):
             self.train(lambda m: m.train(), model)
+        with pytest.raises(InvalidParameter, match="1 is a BatchNorm1d in train mode"):
+            train(private(network(torch.nn.BatchNorm1d(8, affine=False, track_running_stats=False))), mean)
 
     def test_a_sound_layer_is_rehearsed_again(self):
         made, came = self.train(lambda m: m.__setitem__(1, torch.nn.ReLU()))
