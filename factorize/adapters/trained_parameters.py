@@ -55,7 +55,8 @@ class TrainedParameters:
             if layer.training and isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):
                 raise InvalidParameter(
                     f"{name} is a {type(layer).__name__} in train mode, which mixes the examples of a batch; use "
-                    "GroupNorm, or freeze its parameters and call eval() on it after each model.train()",
+                    "GroupNorm or torchvision's FrozenBatchNorm2d, or freeze its parameters and call eval() on it "
+                    "after each model.train()",
                     field="model",
                 )
         trained = {id(p): name for name, p in _named(self._model) if p.requires_grad}
