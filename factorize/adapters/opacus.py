@@ -10,7 +10,7 @@ import torch
 from opacus.optimizers import DPOptimizer
 
 from factorize.accounting.joint_moments import JointMoments
-from factorize.adapters.clipped_sums import check_roundings
+from factorize.adapters.batch_audit import BatchAudit
 from factorize.adapters.clipping import SCALED_LOSS, example_rows, load_loops, use_up
 from factorize.adapters.data_mark import refuse_other_data
 from factorize.adapters.disjoint_optimizers import as_one, parts_of
@@ -76,7 +76,6 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         noise: the generator.
         factors: factors of the noise.
         calibration: calibration of the job, or of both moments, if there are two noises.
-        auditor: the auditor, or None.
         ranks: number of processes whose sums are added up.
         rehearsal: the check of model and loss before their first step; None where nobody gave the model.
         data_mark: a mark of the data (`factorize.adapters.data_mark`), which checkpoints hold; None if unknown.
@@ -111,16 +110,13 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         if isinstance(optimizer, DPOptimizer):
             optimizer = optimizer.original_optimizer
         check_optimizer(optimizer, model)
-        self.auditor = check_kind(calibration).accept_auditor(auditor)
+        self._batch = BatchAudit(check_kind(calibration).accept_auditor(auditor), self.ranks)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         self._options = options
         self.noise = NoiseGenerator(factors, calibration, parameters, seed=seed, auditor=NOT_LOOKED_AT, **options)
         load_loops(parameters)
         self.factors = factors
         self.calibration: Calibration | JointMoments = calibration
-        self._samples, self._added = 0, 0
-        self._expected: int | None = None
-        self._masks: list[np.ndarray] = []
         self._weights: str | None = None  # a hash of a loaded checkpoint's weights, until the next step
         self.rehearsal: Rehearsal | None = None
         self._fresh = all(p.grad is None for p in parameters)
@@ -137,6 +133,11 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         own_parameters(parameters, self)
         if self._fresh:
             keep_gradients(parameters)
+
+    @property
+    def auditor(self) -> Auditor | None:
+        """The auditor of the job's batches, or None."""
+        return self._batch.auditor
 
     def epsilon_so_far(self, delta: float | None = None) -> float:
         """Return epsilon of the steps taken, for a run that stops here.
@@ -170,21 +171,12 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         Raises:
             InvalidParticipation: the batch breaks the participation, or the step before it was not taken.
         """
-        if self.auditor is None:
-            raise InvalidParameter("the optimizer has no auditor; give it one (auditor=)", field="auditor")
-        if self.auditor.step != self.noise.step:
-            if self.rehearsal is not None and self.rehearsal.again:
-                raise InvalidParticipation(
-                    f"the model was changed before step {self.noise.step}, or no example had a gradient, so its batch "
-                    "has to be rehearsed; change the model before a pass, and take a pass from one iter(loader)"
-                )
+        if self.rehearsal is not None and self.rehearsal.again and self._batch.is_ahead(self.noise.step):
             raise InvalidParticipation(
-                f"batch {self.auditor.step} was handed out, but step {self.noise.step} was not taken, so the next "
-                "noise would meet the wrong examples; call step() once per batch"
+                f"the model was changed before step {self.noise.step}, or no example had a gradient, so its batch "
+                "has to be rehearsed; change the model before a pass, and take a pass from one iter(loader)"
             )
-        self.auditor.record(indices, divisor=self.expected_batch_size)
-        self._expected = len(indices) if masks is None else masks.size
-        self._masks = [] if masks is None else list(masks)
+        self._batch.expect(self.noise.step, indices, masks=masks, divisor=self.expected_batch_size)
 
     # Loops that are compiled call it as it is. torch.compiler.disable would load the compiler in every job.
     @torch._disable_dynamo  # type: ignore[untyped-decorator]
@@ -217,15 +209,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             rehearsal.capture([self, *parts_of(self.original_optimizer)])
             return False
         rehearsal.trained.check()
-        if self._expected is None or not rehearsal.due(rehearsal.examples or self._expected):
-            return True
-        if rehearsal.examples is None:
-            raise InvalidParticipation(
-                "nobody checked the loss: this batch is not from the loader of make_private, which rehearses the "
-                "first step; take it from there, or give loss='not_looked_at'"
-            )
-        rehearsal.postpone()
-        return False
+        return not rehearsal.postpone(self._batch.rows)
 
     @property
     def grad_samples(self) -> list[Rows]:
@@ -240,7 +224,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         if any((each[0] if isinstance(each, list) else each) is USED_ROWS for each in held):
             raise InvalidParameter(_UNCLEARED_GRADIENTS, field="optimizer")
         part = None if self.rehearsal is None else self.rehearsal.examples
-        return example_rows(self._named, len(self._masks[0]) if self._masks else part or self._expected)
+        return example_rows(self._named, self._batch.rows_of_part(part))
 
     @property
     def _named(self) -> list[tuple[str, torch.nn.Parameter]]:
@@ -264,7 +248,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             else:
                 p.summed_grad += total
             p.grad_sample = USED_ROWS  # frees most of a step's memory, which nothing later needs
-        self._samples, self._added = self._samples + examples, self._added + 1
+        self._batch.end_part(examples)
 
     def accumulate_moments(self, samples: list[Rows]) -> Iterable[torch.Tensor]:
         """Return the sums of the clipped gradients of a part of the batch, which are taken off the list."""
@@ -272,7 +256,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
 
     def _count(self, samples: list[Rows]) -> torch.Tensor | None:
         """Return which rows do not pad, after a check of the gradients of a run's first step."""
-        counted = self._unpadded(len(samples[0]))
+        counted = self._batch.begin_part(self.noise.step, len(samples[0]))
         if self.rehearsal is not None:
             self.rehearsal.compare(samples, counted, self.max_grad_norm)
         elif self._fresh and (fault := difference_of_autograd(self._named, samples)) is not None:
@@ -289,13 +273,13 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             InvalidParticipation: the batch was not audited, or other examples than it holds have gradients.
             InvalidParameter: all n steps were taken.
         """
-        self._check_batch()
+        self._check_step()
         totals = [p.summed_grad for p in self.params]
         kept = [p.grad for p in self.params]  # new memory would leave holes
         for p, released in zip(self.params, self.release(self.noise, totals, kept), strict=True):
             p.grad = released
             p.summed_grad = USED_ROWS
-        self._samples, self._added, self._expected = 0, 0, None
+        self._batch.end_step()
 
     def release(
         self, noise: NoiseGenerator, totals: list[torch.Tensor], out: list[torch.Tensor | None]
@@ -321,7 +305,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         Raises:
             InvalidParameter: a batch was handed out, and its step is not taken yet.
         """
-        if self.auditor is not None and self.auditor.step != self.noise.step:
+        if self._batch.is_ahead(self.noise.step):
             raise InvalidParameter(f"batch {self.noise.step} was handed out but not used; checkpoint after step()")
         state: dict[str, Any] = dict(super().state_dict())
         state["noise"] = self.noise.state_dict(arrays=arrays)
@@ -371,19 +355,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
                     field="model",
                 )
 
-    def _unpadded(self, rows: int) -> torch.Tensor | None:
-        """Return which rows do not pad. Padding is computed like examples, so that its amount shows in no time."""
-        if not self._masks:
-            return None
-        mask = self._masks.pop(0)
-        if len(mask) != rows:
-            raise InvalidParticipation(
-                f"a part of step {self.noise.step} has gradients of {rows} rows, not {len(mask)}; use each whole part "
-                "once, and call step() after each"
-            )
-        return torch.from_numpy(mask.copy())
-
-    def _check_batch(self) -> None:
+    def _check_step(self) -> None:
         refuse_other_ranks(self.ranks)  # a process group may begin after the job was made
         if self.rehearsal is not None and self.rehearsal.fault is not None:
             raise self.rehearsal.fault
@@ -395,16 +367,4 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
                 field="model",
             )
         self._weights = None
-        check_roundings(self._samples * self.ranks, self._added + self.ranks)
-        if self.auditor is None:
-            return
-        if self._expected is None or self.auditor.step != self.noise.step + 1:
-            raise InvalidParticipation(
-                f"step {self.noise.step} has gradients of a batch that the auditor has not seen; take batches from "
-                "the loader of make_private, or call expect(indices)"
-            )
-        if self._samples != self._expected:
-            raise InvalidParticipation(
-                f"step {self.noise.step} has gradients of {self._samples} examples, but its batch has "
-                f"{self._expected}; use each whole batch once, and no other example"
-            )
+        self._batch.check(self.noise.step)

@@ -299,20 +299,37 @@ class Rehearsal:
             each._opt_called = True  # as the loop sees it; otherwise torch warns of the schedule's next step
         self._handed = None
 
-    def due(self, examples: int) -> bool:
-        """Return whether a step has to wait: the model was changed, or no example of these has a gradient."""
+    def postpone(self, rows: int | None) -> bool:
+        """Take no step with the present gradients if it has to wait: the loader repeats their batch after a rehearsal.
+
+        Args:
+            rows: number of examples of the batch, padding included; None where nobody knows the batch.
+
+        Returns:
+            Whether the step has to wait: the model was changed, or no example of these has a gradient.
+
+        Raises:
+            InvalidParticipation: it has to, and the loader has not handed out the batch, so it could not repeat it.
+        """
+        if rows is None or not self._due(self.examples or rows):
+            return False
+        if self.examples is None:
+            raise InvalidParticipation(
+                "nobody checked the loss: this batch is not from the loader of make_private, which rehearses the "
+                "first step; take it from there, or give loss='not_looked_at'"
+            )
+        self._seen = self._seen if self.trained.model_key() == self._seen else None
+        self._part, self._passes, self._pairs, self.again = None, [], [], True
+        self.trained.clear_gradients()
+        return True
+
+    def _due(self, examples: int) -> bool:
         if self._loss == "not_looked_at" or examples < 2:
             return False
         if self.trained.model_key() != (self._rehearsed if self._passes else self._seen):
             return True
         idle = self._loss == "rehearsed" and not self._passes and self.examples is not None and self._ranks == 1
         return idle and all_idle(self.trained.parameters)
-
-    def postpone(self) -> None:
-        """Take no step with the present gradients: the loader repeats their batch after a rehearsal."""
-        self._seen = self._seen if self.trained.model_key() == self._seen else None
-        self._part, self._passes, self._pairs, self.again = None, [], [], True
-        self.trained.clear_gradients()
 
     def compare(self, samples: Sequence[Rows], counted: torch.Tensor | None, clip_norm: float) -> None:
         """Compare a step's gradients with those of the rehearsal, and keep a difference as `fault`."""

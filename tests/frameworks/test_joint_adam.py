@@ -152,7 +152,7 @@ def test_squares_that_were_thrown_away_do_not_come_back() -> None:
     optimizer.clip_and_accumulate()
     optimizer.zero_grad()
     fresh = train(*made(), range(1))[0]
-    optimizer._samples = 0
+    optimizer._batch.end_step()
     assert torch.equal(train(model, optimizer, range(1))[0][1], fresh[1])
 
 

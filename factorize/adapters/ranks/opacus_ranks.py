@@ -75,7 +75,7 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
         own = {"step": self.noise.step, "indices": np.asarray(indices).reshape(-1).tolist()}
         everywhere = settle("expect", own, _together)
         super().expect(np.array(everywhere, dtype=np.int64), masks=masks)
-        self._expected = len(indices) if masks is None else masks.size
+        self._batch.rows = len(indices) if masks is None else masks.size
 
     def release(
         self, noise: NoiseGenerator, totals: list[torch.Tensor], out: list[torch.Tensor | None]
@@ -91,7 +91,7 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
             for p, total, place in zip(self.params, sums, out, strict=True)
         ]
 
-    def _check_batch(self) -> None:
+    def _check_step(self) -> None:
         """Stop all ranks unless every rank is ready for the same step.
 
         Raises:
@@ -100,7 +100,7 @@ class ReplicatedOptimizer(CorrelatedOptimizer):
         """
 
         def ready() -> tuple[None, dict[str, object]]:
-            super(ReplicatedOptimizer, self)._check_batch()
+            super(ReplicatedOptimizer, self)._check_step()
             self._check_settings()
             audited = None if self.auditor is None else self.auditor.step
             return None, {"step": self.noise.step, "audited": audited, "divisor": self.expected_batch_size}
