@@ -169,7 +169,7 @@ class ClippedGradients:
         return with_auto_axes(jax.grad(self._loss), params, *batch, lies_as=params)
 
     def _value(self, params: optax.Params, *batch: jax.Array) -> jax.Array:
-        return with_auto_axes(self._loss, params, *batch, lies_as=jnp.zeros(()))
+        return with_auto_axes(self._loss, params, *batch)
 
     def _look(self, params: optax.Params, data: Sequence[jax.Array]) -> None:
         """Refuse a loss whose gradients are not those of single examples; see the class.
@@ -194,7 +194,7 @@ class ClippedGradients:
             raise InvalidParameter(message, field="loss")
         self._refuse_closure(params, data)  # before anything is evaluated, which would hide what it was made of
         with jax.ensure_compile_time_eval():
-            first = [with_auto_axes(lambda each: each[:count], each, lies_as=0.0) for each in data]
+            first = [with_auto_axes(lambda each: each[:count], each) for each in data]
             examples = [jnp.asarray(_drawn(each) if is_traced(each) else each) for each in first]
             alone = jax.jit(partial(self._alone))  # one compilation is cheaper than hundreds for single operations
             for drawn, positive in itertools.product((False, True), (False, True)):

@@ -181,7 +181,7 @@ def seal_of(step: ArrayLike, buffers: optax.Updates) -> jax.Array:
     Buffers that were averaged, reset, scaled or rounded have others, and to read one entry costs nothing.
     """
     step, axes = jnp.asarray(step, jnp.int32), manual_axes()
-    seal = with_auto_axes(_first_bits, step, buffers, lies_as=step)
+    seal = with_auto_axes(_first_bits, step, buffers)
     # Inside shard_map the first device has the first entries of the whole arrays.
     return jax.lax.psum(jnp.where(place_of(axes) == 0, seal, jnp.uint32(0)), axes) if axes else seal
 
@@ -232,7 +232,7 @@ class GuardedBatches(AuditedBatches):
 
     def mark(self, sums: optax.Updates, indices: jax.Array, mask: jax.Array) -> optax.Updates:
         """Return the sums of some examples, enclosed; they exist once the host knows their bits."""
-        bits = with_auto_axes(_bits, sums, lies_as=jnp.uint32(0))
+        bits = with_auto_axes(_bits, sums)
         if _known(bits, indices, mask):
             self._mark(bits, indices, mask)
             return enclose(sums)
@@ -248,7 +248,7 @@ class GuardedBatches(AuditedBatches):
             InvalidParticipation: they are sums of other examples, or the state is that of another step.
         """
         sums = disclose(enclosed)
-        bits = with_auto_axes(_bits, sums, lies_as=jnp.uint32(0))
+        bits = with_auto_axes(_bits, sums)
         if _known(bits, step):
             self._take(bits, step)
         else:

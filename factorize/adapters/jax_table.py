@@ -176,7 +176,7 @@ def specs_of(specs: object, tree: object) -> list[PartitionSpec | None]:
     return jax.tree.leaves(spread, is_leaf=lambda each: isinstance(each, PartitionSpec))
 
 
-def with_auto_axes(function: Callable[..., Result], *given: object, lies_as: Result) -> Result:
+def with_auto_axes(function: Callable[..., Result], *given: object, lies_as: Result | None = None) -> Result:
     """Return what a function makes of arrays, where XLA chooses how arrays in between lie on the devices.
 
     A mesh of `jax.make_mesh` has explicit axes: there JAX refuses operations that do not say where their results lie.
@@ -185,6 +185,7 @@ def with_auto_axes(function: Callable[..., Result], *given: object, lies_as: Res
         function: a function of trees of arrays.
         *given: its arguments.
         lies_as: a tree like the result, of arrays that lie on the devices as the results will; others lie everywhere.
+            None for a single array that lies everywhere.
     """
     places = [jax.typeof(leaf).sharding for leaf in jax.tree.leaves(given)]
     mesh = next((place.mesh for place in places if place.mesh.explicit_axes), None)
@@ -196,8 +197,8 @@ def with_auto_axes(function: Callable[..., Result], *given: object, lies_as: Res
         own = jax.typeof(leaf).sharding
         return own if own.mesh.explicit_axes else everywhere
 
-    places_after = jax.tree.map(place, lies_as)
-    result: Result = jax.sharding.auto_axes(function, axes=mesh.explicit_axes, out_sharding=places_after)(*given)
+    after = everywhere if lies_as is None else jax.tree.map(place, lies_as)
+    result: Result = jax.sharding.auto_axes(function, axes=mesh.explicit_axes, out_sharding=after)(*given)
     return result
 
 
