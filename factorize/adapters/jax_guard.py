@@ -7,7 +7,8 @@ program runs, and a refusal stops it.
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -181,13 +182,14 @@ def seal_of(step: ArrayLike, buffers: optax.Updates) -> jax.Array:
     Buffers that were averaged, reset, scaled or rounded have others, and to read one entry costs nothing.
     """
     step, axes = jnp.asarray(step, jnp.int32), manual_axes()
-    seal = with_auto_axes(_first_bits, step, buffers)
+    seal = with_auto_axes(_first_bits, step, jax.tree.leaves(buffers))
     # Inside shard_map the first device has the first entries of the whole arrays.
     return jax.lax.psum(jnp.where(place_of(axes) == 0, seal, jnp.uint32(0)), axes) if axes else seal
 
 
-def _first_bits(step: jax.Array, buffers: optax.Updates) -> jax.Array:
-    firsts = [leaf[(slice(None), *(0,) * (jnp.ndim(leaf) - 1))] for leaf in jax.tree.leaves(buffers) if jnp.size(leaf)]
+@partial(jax.jit, inline=True)  # one program, also for a loop that is not jitted
+def _first_bits(step: jax.Array, buffers: Sequence[jax.Array]) -> jax.Array:
+    firsts = [leaf[(slice(None), *(0,) * (jnp.ndim(leaf) - 1))] for leaf in buffers if jnp.size(leaf)]
     return _bits([step, *firsts])
 
 
@@ -232,7 +234,7 @@ class GuardedBatches(AuditedBatches):
 
     def mark(self, sums: optax.Updates, indices: jax.Array, mask: jax.Array) -> optax.Updates:
         """Return the sums of some examples, enclosed; they exist once the host knows their bits."""
-        bits = with_auto_axes(_bits, sums)
+        bits = with_auto_axes(_bits, jax.tree.leaves(sums))
         if _known(bits, indices, mask):
             self._mark(bits, indices, mask)
             return enclose(sums)
@@ -248,7 +250,7 @@ class GuardedBatches(AuditedBatches):
             InvalidParticipation: they are sums of other examples, or the state is that of another step.
         """
         sums = disclose(enclosed)
-        bits = with_auto_axes(_bits, sums)
+        bits = with_auto_axes(_bits, jax.tree.leaves(sums))
         if _known(bits, step):
             self._take(bits, step)
         else:
@@ -296,14 +298,15 @@ def _known(*values: object) -> bool:
     return not any(isinstance(each, jax.core.Tracer) for each in values)
 
 
-def _bits(tree: optax.Updates) -> jax.Array:
+@partial(jax.jit, inline=True)
+def _bits(leaves: Sequence[jax.Array]) -> jax.Array:
     """Return the sum of a hash of each entry's bits and place, modulo 2^32.
 
     A sum of the bits alone would not change when all entries are multiplied by a power of two, since that adds one
     number to the bits of each.
     """
     total = jnp.zeros((), jnp.uint32)
-    for place, leaf in enumerate(jax.tree.leaves(tree)):
+    for place, leaf in enumerate(leaves):
         kind = jnp.result_type(leaf)
         wide = jnp.asarray(leaf, jnp.float32 if jnp.issubdtype(kind, jnp.floating) and kind.itemsize < 4 else kind)
         bits = jax.lax.bitcast_convert_type(wide, jnp.uint32).ravel()

@@ -6,6 +6,7 @@ rate, a wrapper of optax that looks at them, or an update that leaves out the no
 names this type.
 """
 
+from functools import partial
 from typing import NoReturn
 
 import jax
@@ -44,12 +45,14 @@ def disclose(sums: optax.Updates) -> optax.Updates:
     return jax.tree.map(_disclosed, sums)
 
 
+@partial(jax.jit, inline=True)  # one program, also for a loop that is not jitted
 def _enclosed(leaf: jax.Array) -> jax.Array:
     bits = jnp.finfo(leaf.dtype).bits
     words = jax.lax.bitcast_convert_type(leaf, jnp.uint32).reshape(*leaf.shape, bits // 32)
     return jax.random.wrap_key_data(words, impl=_IMPLEMENTATIONS[bits])
 
 
+@partial(jax.jit, inline=True)
 def _disclosed(leaf: jax.Array) -> jax.Array:
     kind = jnp.result_type(leaf)
     if not (jnp.issubdtype(kind, jax.dtypes.prng_key) and jax.random.key_impl(leaf) in _IMPLEMENTATIONS.values()):
