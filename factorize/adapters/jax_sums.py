@@ -3,7 +3,7 @@
 JAX has arrays of keys, which can be laid out, selected and passed through jit, but not added, scaled, compared or
 converted. Sums that lie in such an array reach the noise as they left `gradients`, or not at all: a norm that sets the
 rate, a wrapper of optax that looks at them, or an update that leaves out the noise ends with an error of JAX, which
-names this type.
+names this type. JAX compares keys with `==`; since their words are not those of the sums, no sum compares as zero.
 """
 
 from functools import partial
@@ -17,6 +17,9 @@ from jax.extend.random import define_prng_impl
 from factorize.errors import InvalidParameter
 
 _NAME = "sums without noise: only the noise of make_private takes them, so put it first in optax.chain"
+
+_MASK = 0xFFDA7A5E
+"""The number that each word is combined with: one that is zero is that of a NaN."""
 
 
 def _no_key(*_arguments: object, **_options: object) -> NoReturn:
@@ -49,7 +52,7 @@ def disclose(sums: optax.Updates) -> optax.Updates:
 def _enclosed(leaf: jax.Array) -> jax.Array:
     bits = jnp.finfo(leaf.dtype).bits
     words = jax.lax.bitcast_convert_type(leaf, jnp.uint32).reshape(*leaf.shape, bits // 32)
-    return jax.random.wrap_key_data(words, impl=_IMPLEMENTATIONS[bits])
+    return jax.random.wrap_key_data(words ^ jnp.uint32(_MASK), impl=_IMPLEMENTATIONS[bits])
 
 
 @partial(jax.jit, inline=True)
@@ -62,7 +65,7 @@ def _disclosed(leaf: jax.Array) -> jax.Array:
             "use correlated_noise for sums that your own code clips",
             field="updates",
         )
-    words = jax.random.key_data(leaf)
+    words = jax.random.key_data(leaf) ^ jnp.uint32(_MASK)
     if words.shape[-1] == 1:
         return jax.lax.bitcast_convert_type(words[..., 0], jnp.float32)
     return jax.lax.bitcast_convert_type(words, jnp.float64)

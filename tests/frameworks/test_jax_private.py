@@ -438,6 +438,14 @@ class TestSumsOfTheBatch:
             with pytest.raises((TypeError, ValueError), match="sums without noise"):
                 jax.jit(compute)(total, weights)
 
+    def test_no_comparison_finds_the_sums_that_are_zero(self) -> None:
+        """They show which words a batch has. JAX compares keys, as which it sees the sums."""
+        x = X * np.array([0, 1, 1, 0, 1, 1], np.float32)
+        total = fixed().gradients(jnp.zeros((6, 3)), (x, Y), np.arange(SIZE)[None], np.ones((1, SIZE), bool))
+        assert [bool(row.any()) for row in disclose(total)] == [False, True, True, False, True, True]
+        for equal in (jnp.equal, jax.jit(jnp.equal)):
+            assert not equal(total, jnp.zeros_like(total)).any()
+
     @pytest.mark.parametrize(
         ("name", "jit"),
         [*((name, False) for name in MISTAKES), ("sums in another order", True), ("other examples", True)],
