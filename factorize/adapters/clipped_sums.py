@@ -1,9 +1,10 @@
 """Sums of clipped vectors: a smaller clip norm pays for the cost of their roundings (docs/notes/clipping.md)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from factorize.errors import InvalidParameter
 
@@ -86,6 +87,18 @@ def shrink_for_float32(examples: int) -> float:
     return CLIP_FACTOR - 2.0**-22 * examples
 
 
+def flattened(arrays: Iterable[ArrayLike]) -> np.ndarray:
+    """Return the entries of all arrays, one array after another, as one vector, float64."""
+    return np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in arrays])
+
+
+def unflattened(vector: np.ndarray, like: Sequence[tuple[tuple[int, ...], DTypeLike]]) -> list[np.ndarray]:
+    """Return the arrays of a vector, in the given shapes and types."""
+    ends = np.cumsum([math.prod(shape) for shape, _ in like])
+    parts = zip(np.split(vector, ends[:-1]), like, strict=True)
+    return [part.reshape(shape).astype(kind) for part, (shape, kind) in parts]
+
+
 def clipped(update: Sequence[np.ndarray], clip_norm: float) -> np.ndarray | None:
     """Return an update as one vector of norm `clip_norm` at most, float64; None where it is not finite.
 
@@ -100,7 +113,7 @@ def clipped(update: Sequence[np.ndarray], clip_norm: float) -> np.ndarray | None
     if not all(np.issubdtype(kind, np.floating) for kind in kinds):
         message = f"the update has arrays of {', '.join(sorted(map(str, kinds)))}; send floating-point numbers"
         raise InvalidParameter(message, field="update")
-    flat = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in update])
+    flat = flattened(update)
     largest = float(np.abs(flat).max(initial=0.0))
     if not math.isfinite(largest):
         return None

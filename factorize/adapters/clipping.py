@@ -327,7 +327,7 @@ def _takes_loops(samples: Sequence[Rows]) -> bool:
 def _plain_rows(sample: torch.Tensor) -> np.ndarray | None:
     """Return gradients as an array, shape (examples, entries), if a compiled loop can read them."""
     fits = sample.dtype in _COMPILED_TYPES and sample.is_contiguous()
-    return _flat(sample.detach()).numpy() if fits else None
+    return flat_rows(sample.detach()).numpy() if fits else None
 
 
 def _share(count: int, entries: int, work: Callable[[int, int], object]) -> None:
@@ -343,7 +343,7 @@ def _share(count: int, entries: int, work: Callable[[int, int], object]) -> None
 
 def _widened(sample: torch.Tensor) -> Iterator[tuple[slice, slice, torch.Tensor]]:
     """Yield the gradients by parts, as (rows, columns, float64 copy of them), few enough for a cache."""
-    flat = _flat(sample)
+    flat = flat_rows(sample)
     entries = MAX_WIDENED_ENTRIES * (1 if sample.device.type == "cpu" else 64)
     for first in range(0, len(flat), MAX_ADDED_EXAMPLES):
         rows = slice(first, first + MAX_ADDED_EXAMPLES)
@@ -354,7 +354,7 @@ def _widened(sample: torch.Tensor) -> Iterator[tuple[slice, slice, torch.Tensor]
             yield rows, columns, part.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
 
 
-def _flat(sample: torch.Tensor) -> torch.Tensor:
+def flat_rows(sample: torch.Tensor) -> torch.Tensor:
     """Return gradients as a matrix, shape (examples, entries)."""
     return sample.flatten(1) if sample.dim() > 1 else sample[:, None]
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from factorize.adapters.client_ids import EARLY_REASON, ClientId, KnownClients, listed
-from factorize.adapters.clipped_sums import GroupedSum, check_roundings, clipped
+from factorize.adapters.clipped_sums import GroupedSum, check_roundings, clipped, flattened, unflattened
 from factorize.adapters.state_file import read_state, write_state
 from factorize.auditor import ParticipationAuditor
 from factorize.client.checkpoints import check_stated
@@ -141,7 +141,10 @@ class FederatedRounds(Secret):
     @property
     def last(self) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
         """The model that the last closed round was given and the mean that it released, for a restarted server."""
-        return None if self._kept is None else (self._shaped(self._kept[0]), self._shaped(self._kept[1]))
+        if self._kept is None:
+            return None
+        model, mean = self._kept
+        return unflattened(model, self._parts), unflattened(mean, self._parts)
 
     def eligible(self, clients: Iterable[object]) -> list[ClientId]:
         """Return the clients that may take part in this round, in an order of their own."""
@@ -252,9 +255,7 @@ class FederatedRounds(Secret):
             InvalidParameter: a model of other shapes. Nothing was released.
         """
         self.check_ahead(model=model)
-        before = np.zeros(len(self._sum.total))
-        if model is not None:
-            before = np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in model])
+        before = np.zeros(len(self._sum.total)) if model is None else flattened(model)
         self._broken = True  # a round that fails before all is written is taken again by a new process
         noisy = (self._sum.total + self._noise.next()).astype(np.float32)  # further digits would be of the sum alone
         mean = noisy.astype(np.float64) / self.clients_a_round
@@ -263,7 +264,7 @@ class FederatedRounds(Secret):
         self._open, self._lost, self._answered, self._sum = set(), set(), set(), GroupedSum(len(mean))
         self._auditor.record(np.array(taken, dtype=np.int64))  # `commit` writes the state and then the receipt
         self._broken = False
-        return self._shaped(mean)
+        return unflattened(mean, self._parts)
 
     def check_ahead(self, rounds: int = 1, model: Arrays | None = None) -> None:
         """Refuse everything that `close` would refuse, before any client is asked to train.
@@ -308,12 +309,6 @@ class FederatedRounds(Secret):
                 f"round {self.step + rounds} is past n={self.steps}, where the whole budget is spent; plan at most "
                 f"{self.steps - self.step} more rounds"
             )
-
-    def _shaped(self, vector: np.ndarray) -> list[np.ndarray]:
-        """Return the arrays of a model from one vector."""
-        ends = np.cumsum([math.prod(shape) for shape, _ in self._parts])
-        parts = zip(np.split(vector, ends[:-1]), self._parts, strict=True)
-        return [part.reshape(shape).astype(kind) for part, (shape, kind) in parts]
 
     def _begin(self, receipt: Receipt | None, held: CertifiedFactors) -> None:
         """Begin or continue the receipt, so that each round is in the state before it is in the receipt.

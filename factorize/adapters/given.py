@@ -13,7 +13,6 @@ from opacus.validators import ModuleValidator
 from torch.nn.parameter import is_lazy
 
 from factorize.adapters.disjoint_optimizers import parts_of
-from factorize.adapters.example_gradients import ExampleGradients as ExampleGradients
 from factorize.adapters.ranks.placements import is_sharded
 from factorize.adapters.raw_gradients import has_hooks_of_others
 from factorize.errors import InvalidParameter

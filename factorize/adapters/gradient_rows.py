@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from factorize.adapters.altered_batches import Altered
-from factorize.adapters.clipping import squared_norms, use_up
+from factorize.adapters.clipping import flat_rows, squared_norms, use_up
 from factorize.adapters.layer_rows import Rows, iterate_rows
 from factorize.adapters.raw_gradients import kept_gradient
 from factorize.errors import InvalidParameter
@@ -82,7 +82,7 @@ def _sketch(samples: Sequence[torch.Tensor]) -> torch.Tensor:
     signs = torch.randint(0, 2, (width + laps,), generator=torch.Generator().manual_seed(0)).to(out) * 2 - 1
     at, lap = 0, 0  # each lap shifts the signs of the one before by one place: those of one column are independent
     for sample in samples:
-        flat, start = sample.flatten(1) if sample.dim() > 1 else sample[:, None], 0
+        flat, start = flat_rows(sample), 0
         while start < flat.shape[1]:
             count = min(flat.shape[1] - start, width - at)
             part = flat[:, start : start + count].to(out)

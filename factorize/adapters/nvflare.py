@@ -19,7 +19,7 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.fedavg import FedAvg
 
-from factorize.adapters.clipped_sums import clipped
+from factorize.adapters.clipped_sums import clipped, unflattened
 from factorize.adapters.federated import FederatedRounds
 from factorize.errors import InvalidParameter, InvalidParticipation
 
@@ -198,7 +198,6 @@ class ClippedUpdates(DXOFilter):
         vector = clipped(arrays, self.clip_norm)
         if vector is None:
             raise InvalidParameter("the weight difference has NaN or infinite entries; send none", field="update")
-        parts = np.split(vector, np.cumsum([array.size for array in arrays])[:-1])
-        shaped = (part.reshape(array.shape).astype(array.dtype) for part, array in zip(parts, arrays, strict=True))
+        shaped = unflattened(vector, [(array.shape, array.dtype) for array in arrays])
         dxo.data = dict(zip(dxo.data, shaped, strict=True))
         return dxo

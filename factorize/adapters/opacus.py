@@ -21,7 +21,7 @@ from factorize.adapters.layer_rows import Rows
 from factorize.adapters.own_steps import own_parameters, refuse_own_steps
 from factorize.adapters.ranks.agreement import refuse_other_ranks
 from factorize.adapters.ranks.placements import values_sum
-from factorize.adapters.raw_gradients import USED_ROWS, forget_gradients, keep_gradients, kept_gradient
+from factorize.adapters.raw_gradients import USED_ROWS, forget_gradients, keep_gradients, kept_gradient, refuse_used
 from factorize.adapters.rehearsal import Rehearsal
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
 from factorize.auditor import Auditor
@@ -31,12 +31,6 @@ from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind
 from factorize.samplings.calibrating import epsilon_of_first_steps
 
 __all__ = ["CorrelatedOptimizer", "refuse_sampling"]
-
-
-_UNCLEARED_GRADIENTS = (
-    "gradients of the previous step are still there; call zero_grad() of this optimizer (the model's leaves sums) "
-    "after each step()"
-)
 
 
 _ADDED_TO_STATE = ("noise", "auditor", "weights", "data")
@@ -218,11 +212,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         Raises:
             InvalidParameter: a parameter has none, those of the step before, or other rows than the others.
         """
-        held = [
-            each for p in self.params for each in (getattr(p, "grad_sample", None), getattr(p, "summed_grad", None))
-        ]
-        if any((each[0] if isinstance(each, list) else each) is USED_ROWS for each in held):
-            raise InvalidParameter(_UNCLEARED_GRADIENTS, field="optimizer")
+        refuse_used(self.params)
         part = None if self.rehearsal is None else self.rehearsal.examples
         return example_rows(self._named, self._batch.rows_of_part(part))
 

@@ -13,10 +13,28 @@ from functools import partial
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from factorize.errors import InvalidParameter
+
 USED_ROWS = torch.empty(0)
 """A mark in place of examples' gradients that were added up, and of released sums, until `zero_grad` is called."""
 _KEPT = WeakTensorKeyDictionary()
 """By parameter, where a check has asked for it: `p.grad`, which is zero, and what was hidden of it."""
+
+
+def refuse_used(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Refuse gradients of the step before, from which `zero_grad` has not been called.
+
+    Raises:
+        InvalidParameter: they are still there.
+    """
+    for p in parameters:
+        for each in (getattr(p, "grad_sample", None), getattr(p, "summed_grad", None)):
+            if (each[0] if isinstance(each, list) else each) is USED_ROWS:
+                raise InvalidParameter(
+                    "gradients of the previous step are still there; call zero_grad() of this optimizer (the model's "
+                    "leaves sums) after each step()",
+                    field="optimizer",
+                )
 
 
 def is_raw(parameter: torch.nn.Parameter) -> bool:

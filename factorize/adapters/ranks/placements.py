@@ -125,13 +125,12 @@ class Placed:
         Raises:
             InvalidParameter: the tensor lies otherwise.
         """
-        if self.mesh is None or not is_sharded(tensor):
-            part, same = tensor, tuple(tensor.shape) == self.local
+        if is_sharded(tensor):
+            part, where = tensor.to_local(), str(tuple(tensor.placements))
+            same = (tuple(tensor.shape), tuple(tensor.placements)) == (self.shape, self.placements)
         else:
-            part = tensor.to_local()
-            same = tuple(tensor.placements) == self.placements and tuple(tensor.shape) == self.shape
-        if not same or is_sharded(tensor) != (self.mesh is not None and is_sharded(tensor)):
-            where = tuple(tensor.placements) if is_sharded(tensor) else "one part"
+            part, where, same = tensor, "one part", tuple(tensor.shape) == self.local
+        if not same:
             raise InvalidParameter(
                 f"a sum of shape {tuple(tensor.shape)} ({where}) does not match its parameter of shape {self.shape} "
                 f"({self.placements or 'whole'}); give sums that are placed like the parameters: redistribute() them, "
