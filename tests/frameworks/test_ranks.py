@@ -13,7 +13,7 @@ import torch.distributed.checkpoint as dcp
 from handmade import Handmade, handmade
 from rank_jobs import assert_refused, on_ranks, refused, whole
 from structure_cases import strategies
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import Placement
@@ -220,6 +220,12 @@ def refuse_all(rank: int, world: int, folder: str) -> dict[str, str]:
     found["partial sums"] = refused(
         lambda: noise.add_to_sum([DTensor.from_local(torch.zeros(shape), mesh, [Partial()]) for shape in SHAPES])
     )
+
+    def sums_on(own: DeviceMesh) -> list[DTensor]:
+        return [DTensor.from_local(p.to_local(), own, p.placements, shape=p.shape, stride=p.stride()) for p in sharded]
+
+    noise.add_to_sum(sums_on(mesh))  # of the same ranks in the same order as the parameters' own
+    found["sums on exchanged ranks"] = refused(lambda: noise.add_to_sum(sums_on(DeviceMesh("cpu", [1, 0]))))
     found["other names"] = refused(lambda: agreement.agree(f"call of rank {rank}", lambda: (None, {})))
     agreement.PATIENCE = 1.0
     found["one fails"] = refused(
@@ -256,6 +262,7 @@ EXPECTED = {
     "damaged on one": "damaged",
     "whole sums": "redistribute",
     "partial sums": "redistribute",
+    "sums on exchanged ranks": r"on ranks \[1, 0\]\) does not match",
     "other names": "different places in the program",
     "one fails": "rank 1 failed|division",
     "one leaves": "rank 1 did not answer within 1 s",

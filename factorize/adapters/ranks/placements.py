@@ -126,11 +126,15 @@ class Placed:
             InvalidParameter: the tensor lies otherwise.
         """
         if is_sharded(tensor):
-            part, where = tensor.to_local(), str(tuple(tensor.placements))
+            part = tensor.to_local()
             same = (tuple(tensor.shape), tuple(tensor.placements)) == (self.shape, self.placements)
+            same = same and self.mesh is not None and torch.equal(tensor.device_mesh.mesh, self.mesh.mesh)
         else:
-            part, where, same = tensor, "one part", tuple(tensor.shape) == self.local
+            part, same = tensor, tuple(tensor.shape) == self.local
         if not same:
+            where = "one part"
+            if is_sharded(tensor):
+                where = f"{tuple(tensor.placements)} on ranks {tensor.device_mesh.mesh.tolist()}"
             raise InvalidParameter(
                 f"a sum of shape {tuple(tensor.shape)} ({where}) does not match its parameter of shape {self.shape} "
                 f"({self.placements or 'whole'}); give sums that are placed like the parameters: redistribute() them, "
