@@ -24,7 +24,8 @@ class ClaimEvidence:
     """The evidence that delta holds in one direction.
 
     Attributes:
-        rule: `bet` or `boosted_bet` (samples), `star_bound` (pq), `closed_form` (qp), `loss_distribution`, `gaussian`.
+        rule: `bet`, `boosted_bet` or `chain_bet` (samples), `star_bound` or `chain_bound` (pq), `closed_form` (qp),
+            `loss_distribution`, `gaussian`.
         tilt: m of pq, eta of qp, where the rule has one; else None.
         stake: lambda of a bet.
         samples: number of samples of a bet, a multiple of 8192.

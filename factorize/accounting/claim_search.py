@@ -329,7 +329,8 @@ def plan(
     if direction == "qp":
         return plan_bet(estimate.reverse(level.multiplier, level.epsilon), level.delta, estimate.width)
     m = order or estimate.cheapest_order(*level)
-    return plan_bet(estimate.forward(level.multiplier, level.epsilon, m), level.delta, estimate.cost(m))
+    sampled = estimate.forward(level.multiplier, level.epsilon, m)
+    return plan_bet(sampled, level.delta, estimate.cost(sampled))
 
 
 def _bounded_by(bound: Bound) -> ClaimEvidence:
@@ -365,7 +366,7 @@ def plan_bet(sampled: Sampled, delta: float, bins: int) -> PlannedBet | None:
     if samples > MAX_SAMPLES:
         return None
     evidence = ClaimEvidence(
-        rule="bet" if sampled.boost is None else "boosted_bet",
+        rule=sampled.rule,
         tilt=float(sampled.tilt),
         stake=high,
         samples=int(samples),

@@ -7,6 +7,7 @@ Estimates here are drawn as the checker draws, from other seeds, and no claim re
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Self
 
@@ -28,12 +29,12 @@ from factorize.structures.base import Matrix
 
 _SIGMA_TOLERANCE = 2e-3
 """Relative tolerance of sigma in a search, which is less than the error of an estimate."""
-_RATE_SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
+_RATE_SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.7, 0.75, 0.8, 0.9, 1.0)
 """The values of q over p that are tried for the direction (Q, P)."""
-_TILTS = tuple(2.0**power for power in range(-3, 6))
+_TILTS = tuple(2.0 ** (quarters / 4) for quarters in range(-12, 21))
 """The values of eta that are tried for the direction (Q, P)."""
 _START_SHARE = 0.95
-"""The search starts from this share of the star bound's sigma."""
+"""The search starts from this share of the sigma of the bound without samples."""
 _REORDER_ERROR, _BLIND_ERROR = 0.1, 0.5
 """Relative errors of a delta: above the first another order is tried, above the second samples see too little of it."""
 _REORDER_GAIN = 0.25
@@ -51,6 +52,13 @@ _CANDIDATES_PER_KEPT = 4
 """The approximate number of candidates for each one that is kept and whose noise is drawn."""
 _WORDS_PER_NORMAL, _PAIRS_PER_NORMAL = 5, 256
 """Words of a candidate, and pairs of its paths, that cost as much as one normal."""
+_BOOST_GAIN = math.log(2)
+"""The logarithm of the share of samples that a star saves by a boosted coin; the coin of a chain has no boost."""
+_KINDS: dict[str, Callable[[min_sep.MinSepSteps, int], min_sep.Tuples]] = {
+    "chain": min_sep.Chain,
+    "star": min_sep.Centres,
+}
+"""The draws of tuples by the first word of their rules."""
 _MAX_WORDS = 1 << 12
 """The most words of a candidate: with more, as at a tiny epsilon, samples take minutes, and bounds are claimed."""
 
@@ -75,7 +83,7 @@ class MinSepLaw(Law):
         self.columns, self.probability = columns, probability
         self.at = lru_cache(maxsize=8)(self._at)
         self._log_moment = lru_cache(maxsize=256)(self._log_moment_at)
-        self._order = 8
+        self._order, self._ceilings = 8, dict[float, dict[str, float]]()
 
     @classmethod
     def of(cls, strategy: Matrix, dataset_size: int, batch_size: int) -> Self:
@@ -116,30 +124,56 @@ class MinSepLaw(Law):
             )
         return law
 
-    def _log_moment_at(self, multiplier: float, order: int) -> float:
+    def tuples(self, multiplier: float, epsilon: float, order: int) -> min_sep.Tuples:
+        """Return the draw of tuples for a bet; raise InvalidParameter where doubles cannot hold it."""
+        return _KINDS[self.kind(multiplier, epsilon)](self.enough_at(multiplier), order)
+
+    def kind(self, multiplier: float, epsilon: float, gain: float = _BOOST_GAIN) -> str:
+        """Return `chain` or `star`, whose bet takes fewer samples where this epsilon was first asked for.
+
+        Args:
+            multiplier: the multiplier at which the kinds are compared, if the epsilon is new.
+            epsilon: the epsilon.
+            gain: by how much the ceiling of a star may be higher; 0 for the lower ceiling.
+        """
+        ceilings = self._ceilings.get(epsilon)
+        if ceilings is None:
+            ceilings = {kind: self._best_order(kind, multiplier, epsilon)[1] for kind in _KINDS}
+            if min(ceilings.values()) < math.inf:
+                self._ceilings[epsilon] = ceilings
+        return "star" if ceilings["star"] - gain < ceilings["chain"] else "chain"
+
+    def _log_moment_at(self, kind: str, multiplier: float, order: int) -> float:
         """Return an upper bound on log E; infinity where doubles cannot hold it."""
         law = self.at(multiplier)
         try:
-            return math.inf if law is None else min_sep.Centres(law, order).log_moment + law.slack(order)
+            return math.inf if law is None else _KINDS[kind](law, order).log_moment + law.slack(order)
         except InvalidParameter:
             return math.inf
 
-    def log_ceiling(self, multiplier: float, epsilon: float, order: int) -> float:
-        """Return log W(m)."""
-        return self._log_moment(multiplier, order) + log_call_ceiling(epsilon, 0.0, order)
+    def log_ceiling(self, multiplier: float, epsilon: float, order: int, kind: str) -> float:
+        """Return log W(m) of a kind of tuples."""
+        return self._log_moment(kind, multiplier, order) + log_call_ceiling(epsilon, 0.0, order)
 
     def removal(self, multiplier: float, epsilon: float) -> Bound:
-        """Return the star bound at its best order."""
-        order = self.best_order(multiplier, epsilon)
-        value = self.log_ceiling(multiplier, epsilon, order)
-        return Bound("star_bound", min(value + MARGIN * (1 + abs(value)), 0.0), float(order))
+        """Return the bound without samples at its best order."""
+        kind = self.kind(multiplier, epsilon, gain=0.0)
+        order, value = self._best_order(kind, multiplier, epsilon)
+        return Bound(f"{kind}_bound", min(value + MARGIN * (1 + abs(value)), 0.0), float(order))
 
     def best_order(self, multiplier: float, epsilon: float) -> int:
         """Return the m of the smallest W(m)."""
-        self._order = best_order_from(self._order, lambda m: self.log_ceiling(multiplier, epsilon, m))[0]
-        while self._order > 2 and self.log_ceiling(multiplier, epsilon, self._order) == math.inf:
-            self._order -= 1
+        self._order, _ = self._best_order(self.kind(multiplier, epsilon), multiplier, epsilon)
         return self._order
+
+    def _best_order(self, kind: str, multiplier: float, epsilon: float) -> tuple[int, float]:
+        def log_ceiling(order: int) -> float:
+            return self.log_ceiling(multiplier, epsilon, order, kind)
+
+        order, least = best_order_from(self._order, log_ceiling)
+        while order > 2 and least == math.inf:
+            order, least = order - 1, log_ceiling(order - 1)
+        return order, least
 
     def addition(self, multiplier: float, epsilon: float) -> Bound:
         """Return the closed form at the best q of those that are tried."""
@@ -155,12 +189,13 @@ class MinSepLaw(Law):
         return found
 
     def words(self, order: int) -> int:
-        """Return the number of words of a candidate."""
+        """Return the number of words of a star's candidate."""
         return order * (self.epochs + 2)
 
     def can_be_sampled(self, multiplier: float, epsilon: float) -> bool:
         """Return whether a candidate takes so few words that samples for a claim take seconds."""
-        return self.words(self.best_order(multiplier, epsilon)) <= _MAX_WORDS
+        star = self.kind(multiplier, epsilon) == "star"
+        return not star or self.words(self.best_order(multiplier, epsilon)) <= _MAX_WORDS
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -197,24 +232,29 @@ class MinSepEstimate(Curve):
 
     def _forward(self, multiplier: float, epsilon: float, order: int | None = None) -> Sampled:
         """Return weights for delta of (P, Q); by default with the order whose ceiling was lowest at first."""
-        law = self.law.enough_at(multiplier)
         m = order or self._order or self.law.best_order(multiplier, epsilon)
         try:
-            weights = min_sep.removal(law, epsilon, m, self._boost or 1)
+            tuples = self.law.tuples(multiplier, epsilon, m)
         except InvalidParameter:  # doubles hold only smaller orders if there is less noise than at first
-            m = self.law.best_order(multiplier, epsilon)
-            weights = min_sep.removal(law, epsilon, m, self._boost or 1)
-        self._order = m
-        return Sampled(self._drawn(weights), float(weights.bound), m, None, boost=self._boost)
+            tuples = self.law.tuples(multiplier, epsilon, self.law.best_order(multiplier, epsilon))
+        self._order, star = tuples.order, self.law.kind(multiplier, epsilon) == "star"
+        boost, rule = (self._boost, "bet" if self._boost is None else "boosted_bet") if star else (None, "chain_bet")
+        weights = min_sep.removal(tuples, epsilon, boost or 1)
+        return Sampled(self._drawn(weights), float(weights.bound), tuples.order, None, boost=boost, rule=rule)
 
     def cheapest_order(self, multiplier: float, epsilon: float, delta: float) -> int:
-        """Return the order whose ceiling is lowest, or one more, whose candidates are kept less often and need less."""
+        """Return the best order, or one more of a star, whose candidates are kept less often and need less."""
         best = self.law.best_order(multiplier, epsilon)
-        lowest, next_one = (self.law.log_ceiling(multiplier, epsilon, m) for m in (best, best + 1))
+        if self.law.kind(multiplier, epsilon) == "chain":
+            return best
+        lowest, next_one = (self.law.log_ceiling(multiplier, epsilon, m, "star") for m in (best, best + 1))
         return best + (next_one < lowest + _ORDER_LOSS)
 
-    def cost(self, order: int) -> int:
+    def cost(self, sampled: Sampled) -> int:
         """Return the cost of a candidate, in normals of a sample."""
+        if sampled.rule == "chain_bet":
+            return self.law.steps
+        order = int(sampled.tilt)
         return max(self.width, self.law.words(order) // _WORDS_PER_NORMAL, order**2 // _PAIRS_PER_NORMAL)
 
     def reverse(self, multiplier: float, epsilon: float) -> Sampled:
@@ -247,10 +287,10 @@ class MinSepEstimate(Curve):
         """
         law, random = self.law.enough_at(multiplier), np.random.default_rng(0)
         m = self.law.best_order(multiplier, epsilon)
-        centres, total = min_sep.Centres(law, m), np.zeros(self.law.columns.T.shape)
+        tuples, total = self.law.tuples(multiplier, epsilon, m), np.zeros(self.law.columns.T.shape)
         for _ in range(0, self.samples, _CANDIDATES_AT_ONCE):
-            words = random.bit_generator.random_raw(_CANDIDATES_AT_ONCE * m * (law.most + 2))
-            counts, logs = centres.draw(words.reshape(_CANDIDATES_AT_ONCE, -1))
+            words = random.bit_generator.random_raw(_CANDIDATES_AT_ONCE * tuples.words)
+            counts, logs = tuples.draw(words.reshape(_CANDIDATES_AT_ONCE, -1))
             kept = np.flatnonzero(random.random(_CANDIDATES_AT_ONCE) < np.exp(np.minimum(logs, 0.0)))
             x = random.standard_normal((law.steps, len(kept))) + law.matrix @ counts[kept].T
             log_l, chances = _posterior(law, x)
@@ -269,7 +309,8 @@ class MinSepEstimate(Curve):
             return 0.0
         if sampled.relative_error > _REORDER_ERROR:  # the order is the best one of another multiplier
             best, ceiling = self.law.best_order(multiplier, epsilon), math.log(max(sampled.ceiling, _MIN_DELTA))
-            if self.law.log_ceiling(multiplier, epsilon, best) < ceiling - _REORDER_GAIN:
+            kind = self.law.kind(multiplier, epsilon)
+            if self.law.log_ceiling(multiplier, epsilon, best, kind) < ceiling - _REORDER_GAIN:
                 self._order, sampled = best, self.forward(multiplier, epsilon, best)
         delta = sampled.delta
         if sampled.relative_error > _BLIND_ERROR:
@@ -277,7 +318,7 @@ class MinSepEstimate(Curve):
         return min(math.log(max(delta, _MIN_DELTA)), 0.0)
 
     def guess(self, epsilon: float, delta: float) -> float:
-        """Return a little less than the star bound needs."""
+        """Return a little less than the bound without samples needs."""
         return _START_SHARE * self.law.sigma(epsilon, delta)
 
     def _drawn(self, weights: Weights) -> np.ndarray:

@@ -53,6 +53,7 @@ class Sampled(NamedTuple):
         chances: chance of a bet to keep each weight's tuple, shape (samples,); None where a bet draws that, too.
         rate: q of b-min-sep's reverse direction.
         boost: c of b-min-sep's forward direction.
+        rule: the rule of a bet on such weights.
     """
 
     weights: np.ndarray
@@ -62,6 +63,7 @@ class Sampled(NamedTuple):
     chances: np.ndarray | None = None
     rate: float | None = None
     boost: int | None = None
+    rule: str = "bet"
 
     @property
     def delta(self) -> float:
@@ -122,7 +124,7 @@ class StarEstimate(Curve):
         self._normals = self._random.standard_normal((self.samples, gram.bins)).astype(np.float32)
         self._uniforms = np.empty((self.samples, 0))
 
-    def cost(self, order: int) -> int:
+    def cost(self, sampled: Sampled) -> int:
         """Return the cost of a sample's noise, which is the same for every order."""
         return self.width
 

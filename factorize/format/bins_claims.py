@@ -11,6 +11,8 @@ from factorize.format.quantities import ClaimRefused, check_keys, integer, numbe
 PROTOCOL = "bins-1"
 MAX_MIN_SEP_STEPS = 2048
 """The largest n of a claim about b-min-sep sampling, whose tables of n^2 numbers take 100 MiB in all."""
+MAX_CHAIN_ORDER = 256
+"""The largest order m of a chain, whose bounds take O(n m^2)."""
 MAX_BOOST = 1024
 """The largest factor of the chance to keep a tuple: with more, hardly a tuple would be thrown away."""
 _BET = {"rule", "lambda", "samples", "shared"}
@@ -25,7 +27,9 @@ SAMPLINGS = {
         "pq": {
             "bet": {"rule", "lambda", "samples", "m"},
             "boosted_bet": {"rule", "lambda", "samples", "m", "boost"},
+            "chain_bet": {"rule", "lambda", "samples", "m"},
             "star_bound": {"rule", "m"},
+            "chain_bound": {"rule", "m"},
             "gaussian": {"rule"},
         },
         "qp": {

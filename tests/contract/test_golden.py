@@ -96,6 +96,7 @@ def test_every_law_and_kind_of_evidence_of_a_claim_has_one() -> None:
     }
     assert rules["balls_in_bins"] >= {"bet", "star_bound", "closed_form"}
     assert rules["random_allocation"] == {"loss_distribution"}
+    assert "chain_bet" in rules["b_min_sep"]  # apart_at_random, a receipt, has a boosted one
     shared = {claim["pq"]["shared"] for claim in claims if claim["pq"]["rule"] == "bet"}
     assert (0.0).hex() in shared and len(shared) > 1
 

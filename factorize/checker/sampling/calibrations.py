@@ -25,7 +25,7 @@ from factorize.checker.sampling.bins import gram
 from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import Strategy, read_factor_file
 from factorize.errors import CorruptObject, FactorizeError, TooLarge
-from factorize.format.bins_claims import MAX_BOOST, Claim, read_claim
+from factorize.format.bins_claims import MAX_BOOST, MAX_CHAIN_ORDER, Claim, read_claim
 from factorize.format.claims import MIN_SENSITIVITY
 from factorize.format.quantities import ClaimRefused, at_most, integer, real, require
 
@@ -299,20 +299,27 @@ class MinSepBounds:
         self.proved = f"C has {strategy.bandwidth} bands, at most {claim.bins}; its columns, rounded up from its bytes"
 
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
-        """Return an upper bound of delta in a direction by theorem 11 or 12, without samples, and its rule."""
+        """Return an upper bound of delta in a direction by theorem 11, 11 b or 12, without samples, and its rule."""
         if part["rule"] == "closed_form":
             field = min_sep.Field(self._law, real(part, "rate"))
             return star.lognormal_put(field.less, field.square, self.claim.epsilon), "the closed form of theorem 12"
-        order = integer(part, "m", 2, star.MAX_ORDER)
-        return min_sep.log_ceiling(self._law, order, self.claim.epsilon).exp(), f"the star bound with m={order}"
+        tuples = self._tuples(part)
+        bound = min_sep.log_ceiling(tuples, self.claim.epsilon).exp()
+        return bound, f"the {part['rule'].replace('_', ' ')} with m={tuples.order}"
 
     def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
-        """Return the weights of a bet on a direction (theorem 11 or 12)."""
+        """Return the weights of a bet on a direction (theorem 11, 11 b or 12)."""
         if direction == "pq":
             boost = integer(part, "boost", 1, MAX_BOOST) if "boost" in part else 1
             require(boost & (boost - 1) == 0, f"pq.boost is {boost}, no power of two")
-            return min_sep.removal(self._law, self.claim.epsilon, integer(part, "m", 2, star.MAX_ORDER), boost)
+            return min_sep.removal(self._tuples(part), self.claim.epsilon, boost)
         return min_sep.addition(self._law, self.claim.epsilon, real(part, "eta"), real(part, "rate"))
+
+    def _tuples(self, part: Mapping[str, Any]) -> min_sep.Tuples:
+        """Return the draw of the rule's tuples."""
+        chained = part["rule"] in ("chain_bet", "chain_bound")
+        order = integer(part, "m", 2, MAX_CHAIN_ORDER if chained else star.MAX_ORDER)
+        return min_sep.Chain(self._law, order) if chained else min_sep.Centres(self._law, order)
 
 
 Bounds = BinBounds | AllocationBounds | MinSepBounds

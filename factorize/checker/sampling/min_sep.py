@@ -4,6 +4,7 @@ docs/notes/amplification-proofs.md has theorems 11 and 12, and docs/notes/bins-1
 """
 
 import math
+from abc import ABC, abstractmethod
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
@@ -14,12 +15,23 @@ from factorize.checker.arithmetic.balls import PLACES, ball
 from factorize.checker.arithmetic.machine import EXP_SLACK, exponentials
 from factorize.checker.arithmetic.near import UNIT
 from factorize.checker.sampling.bets import CHUNK, Stream, Weights, log_call, log_most, normals, slack_of, uniform
-from factorize.checker.sampling.min_sep_kernels import advance, draw_paths, link, shift, tabulate
+from factorize.checker.sampling.min_sep_kernels import (
+    advance,
+    bound_chain,
+    draw_chain,
+    draw_paths,
+    link,
+    shift,
+    tabulate,
+)
 from factorize.checker.strategy import Strategy
 from factorize.errors import InvalidParameter, TooLarge
-from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
+from factorize.format.bins_claims import MAX_CHAIN_ORDER, MAX_MIN_SEP_STEPS
 
 _MAX_EXPONENT = 300.0  # Where the exponent of a step's likelihood ratio is larger, nothing is private.
+_MAX_LOG_MOMENT = 700.0  # Doubles hold no E whose logarithm is larger.
+_MAX_WORTH = 100.0  # The largest sum of slopes whose rounding S covers.
+_LEAST_POWER = 1e-250  # The least (1 - p)^m: where all take part in most steps, their bounds would be useless, too.
 _NUMBERS_AT_ONCE = 1 << 18  # The numbers of candidates that are drawn together, which fit in the cache.
 
 
@@ -98,12 +110,32 @@ class MinSepSteps:
         return scale
 
 
+class Tuples(ABC):
+    """The draw of m examples whose steps attract each other.
+
+    Attributes:
+        words: the number of words of a candidate.
+        lost: what sums of chances may lose of the law of a candidate, in units of 2^-53.
+        log_moment: log E.
+    """
+
+    log_moment: float
+    lost: float
+
+    def __init__(self, law: MinSepSteps, order: int, words: int) -> None:
+        self.law, self.order, self.words = law, order, words
+
+    @abstractmethod
+    def draw(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return counts of the steps, shape (candidates, n), and logarithms of the chances to keep each candidate."""
+
+
 @lru_cache(maxsize=2)  # Its tables have n x n numbers.
-class Centres:
-    """The draw of m examples whose steps attract each other: one of them first, the others given it."""
+class Centres(Tuples):
+    """The draw of one of the examples first, and of the others given it (theorem 11)."""
 
     def __init__(self, law: MinSepSteps, order: int) -> None:
-        self.law, self.order = law, order
+        super().__init__(law, order, order * (law.most + 2))
         n, b, p, keep = law.steps, law.separation, law.probability, 1 - law.probability
         if not order / 2 * law.largest < 600:
             raise InvalidParameter(f"order {order} is too large for a sigma this small", field="order")
@@ -121,9 +153,10 @@ class Centres:
         if not math.isfinite(total):
             raise InvalidParameter(f"order {order} is too large for a sigma this small", field="order")
         self.log_moment, self.firsts = math.log(total), np.cumsum(taken / total)
+        self.lost = self.words * n * (16.0 * n + 2048)
 
     def draw(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return counts of the steps, shape (candidates, n), and logarithms of the chances to keep each candidate."""
+        """Return counts and logarithms of chances, as the base class says."""
         n, size = self.law.steps, len(words)
         counts, logs = np.empty((size, n)), np.empty(size)
         work = np.empty((5, max(n + 2 * self.law.separation, self.order * (self.law.most + 2))))
@@ -133,35 +166,70 @@ class Centres:
         return counts, logs
 
 
-@ctx.workprec(PLACES)
-def log_ceiling(law: MinSepSteps, order: int, epsilon: float) -> arb:
-    """Return an upper bound of log W(m) = log(c_m E*(m)), by theorem 11."""
-    return log_most(arb(epsilon), 0.0, arb(order)) + arb(Centres(law, order).log_moment) + law.slack(order)
+@lru_cache(maxsize=4)
+class Chain(Tuples):
+    """The draw of all examples together, step by step, by a bound on what is still to come (theorem 11 b).
+
+    Its E is the smaller one where examples take part rarely.
+
+    Attributes:
+        lines: heights, slopes and pulls of the bounds of the steps, shape (3, n).
+        worth: the logarithm of what a part in step s - b adds, shape (n + b,).
+    """
+
+    def __init__(self, law: MinSepSteps, order: int) -> None:
+        super().__init__(law, order, order + law.steps)
+        n, b, p = law.steps, law.separation, law.probability
+        self._powers, self.worth = (1 - p) ** np.arange(order + 1.0), np.zeros(n + b)
+        self.lines = np.empty((3, n))
+        few = order <= MAX_CHAIN_ORDER and self._powers[-1] > _LEAST_POWER
+        held = few and bound_chain(p, order, law.products, self.worth, *self.lines, np.empty((2, order + 1)))
+        begun = law.starts * np.exp(np.append(0.0, self.worth[1:b])) if held else np.full(b, math.inf)
+        self.log_moment = float(self.lines[0].sum() + order * np.log(begun.sum())) if held else math.inf
+        if not (self.log_moment < _MAX_LOG_MOMENT and np.abs(self.worth).max() < _MAX_WORTH):
+            raise InvalidParameter(f"order {order} is too large for a sigma this small", field="order")
+        self._firsts = np.cumsum(begun / begun.sum())
+        heights, slopes, pulls = np.abs(self.lines)
+        self.lost = self.words * (
+            16 * order + 8192 + 8 * float((heights + order * (slopes + pulls * law.largest)).max())
+        )
+
+    def draw(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return counts, and logarithms that are 0 where a candidate is kept and -inf elsewhere."""
+        law, counts, logs = self.law, np.empty((len(words), self.law.steps)), np.empty(len(words))
+        tables = self._firsts, self._powers, law.products, self.worth, *self.lines
+        draw_chain(words, law.probability, *tables, counts, logs, np.empty(law.separation, np.int64))
+        return counts, logs
 
 
 @ctx.workprec(PLACES)
-def removal(law: MinSepSteps, epsilon: float, order: int, boost: int = 1) -> Weights:
+def log_ceiling(tuples: Tuples, epsilon: float) -> arb:
+    """Return an upper bound of log W(m) = log(c_m E), by theorem 11 or 11 b."""
+    return log_most(arb(epsilon), 0.0, arb(tuples.order)) + arb(tuples.log_moment) + tuples.law.slack(tuples.order)
+
+
+@ctx.workprec(PLACES)
+def removal(tuples: Tuples, epsilon: float, boost: int = 1) -> Weights:
     """Return weights with mean delta where the example's contributions are taken out (theorem 11; `bets.removal`).
 
     Args:
-        law: the law of the steps.
+        tuples: the draw of m examples, m at least 2.
         epsilon: epsilon of the claim.
-        order: m, at least 2.
         boost: c of theorem 5 c, a power of two, so that nothing is rounded.
     """
-    lost, centres, n = law.slack(order), Centres(law, order), law.steps
-    near, plain = epsilon - lost, log_most(arb(epsilon) - lost, 0.0, arb(order)) + centres.log_moment
-    extra = plain.exp() * order * (law.most + 2) * n * (16 * n + 2048) * UNIT
-    bound, constant, added = (plain + 2 * arb(lost)).exp() + extra, centres.log_moment + 2 * lost, float(extra)
-    width = order * (law.most + 2)
-    rows = max(_NUMBERS_AT_ONCE // max(width, n), 1)
+    law, order = tuples.law, tuples.order
+    n, lost = law.steps, law.slack(order)
+    near, plain = epsilon - lost, log_most(arb(epsilon) - lost, 0.0, arb(order)) + tuples.log_moment
+    extra = plain.exp() * tuples.lost * UNIT
+    bound, constant, added = (plain + 2 * arb(lost)).exp() + extra, tuples.log_moment + 2 * lost, float(extra)
+    rows = max(_NUMBERS_AT_ONCE // max(tuples.words, n), 1)
 
     def draw(stream: Stream) -> np.ndarray:
         words, noise, weights = stream.lane(0), stream.lane(1), np.full(CHUNK, added)
         coins = uniform(stream.lane(2).random_raw(CHUNK))
         for start in range(0, CHUNK, rows):
             size = min(rows, CHUNK - start)
-            counts, logs = centres.draw(words.random_raw(size * width).reshape(size, width))
+            counts, logs = tuples.draw(words.random_raw(size * tuples.words).reshape(size, tuples.words))
             chances = np.exp(np.minimum(logs, 0.0))
             kept = np.flatnonzero(coins[start : start + size] < boost * chances)
             x = normals(noise.random_raw(len(kept) * n)).reshape(len(kept), n)

@@ -1,4 +1,4 @@
-"""Compiled loops of `min_sep`: gains of theorem 11, and draws by them.
+"""Compiled loops of `min_sep`: gains of theorem 11, linear bounds of theorem 11 b, and draws by them.
 
 `products` has K for steps t and t + d, shape (n, b), and `favours` has exp(m / 2 K); keep = 1 - p.
 """
@@ -10,6 +10,11 @@ import numpy as np
 from factorize.checker.arithmetic.loops import kernel, part
 
 _LEAP = 16  # The steps that a search over falling chances takes at a time.
+_TINY = 1e-200  # Terms below are multiplied by its inverse until they grow again, and are too small to be counted.
+_MAX_SUM = 1e290  # Sums above count as infinite.
+_LEAST_SPREAD = 1 / 64  # The least relative distance of two pulls at which each gets a slope of its own.
+_HALVINGS = 40  # The halvings of the interval where a bound's height is searched.
+_ROUNDING = 2.0**-36  # What is added to a height, relative to 1 or itself; sums lose far less.
 
 
 @kernel()
@@ -176,3 +181,119 @@ def draw_paths(words, p, falls, order, favours, products, log_gains, log_begins,
             spread += math.exp(sums[j] - most) / order
         grown = math.log(total / (1 + (b - 1) * p))
         logs[i] = (order - 1) * (grown - bound) + mean - most - math.log(spread)
+
+
+@part()
+def _log_growth(p, free, own, pull):
+    """Return log sum_j Bin(free, p; j) exp(j (j - 1) / 2 own + j pull), or infinity where it is too large."""
+    total, term, scaled = 1.0, 1.0, 0
+    ratio, factor, more = p / (1 - p), math.exp(pull), math.exp(own)
+    for j in range(free):
+        term *= (free - j) / (j + 1) * ratio * factor
+        factor *= more
+        if term < _TINY:
+            term, scaled = term / _TINY, scaled + 1
+        elif scaled and term > 1 / _TINY:
+            term, scaled = term * _TINY, scaled - 1
+        total += 0.0 if scaled else term
+        if not (total < _MAX_SUM and factor < _MAX_SUM):
+            return math.inf
+    return free * math.log1p(-p) + math.log(total)
+
+
+@part()
+def _steepest(growths, height):
+    """Return the least slope of a line of this height at 0 above all growths, and the place where it touches them."""
+    slope, place = -math.inf, 1
+    for k in range(1, len(growths)):
+        rise = (growths[k] - height) / k
+        if rise > slope:
+            slope, place = rise, k
+    return slope, place
+
+
+@part()
+def _gain(growths, height, near):
+    """Return by how much the slopes fall as the height grows; `near` is the share of the nearest step in a pull."""
+    return (1 - near) / _steepest(growths[0], height)[1] + near / _steepest(growths[1], height)[1]
+
+
+@part()
+def _height(growths, usual, near):
+    """Return the height of the lines above all growths that are lowest where so many examples rest as usual."""
+    low = high = growths[0, 0]
+    while usual * _gain(growths, high, near) > 1:
+        high += max(high - low, _LEAST_SPREAD)
+    for _ in range(_HALVINGS if high > low else 0):
+        middle = (low + high) / 2
+        if usual * _gain(growths, middle, near) > 1:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+@kernel()
+def bound_chain(p, order, products, worth, heights, slopes, pulls, growths):
+    """Write a linear bound of log G_t for each step t, and sums of slopes, at [s + b] of `worth`; see theorem 11 b.
+
+    It returns whether all numbers are finite. `worth`, shape (n + b,), is zero at first.
+    """
+    n, b = products.shape
+    usual = order * p * (b - 1) / (1 + (b - 1) * p)
+    for t in range(n - 1, -1, -1):
+        most, total = 0.0, 0.0
+        least = math.inf if 1 < b <= t + 1 else 0.0
+        for d in range(1, min(b - 1, t) + 1):
+            pull = products[t - d, d]
+            most, least, total = max(most, pull), min(least, pull), total + pull
+        for k in range(order + 1):
+            growths[0, k] = _log_growth(p, order - k, products[t, 0], worth[t + b] + k * least)
+            growths[1, k] = _log_growth(p, order - k, products[t, 0], worth[t + b] + k * most)
+            if not growths[1, k] < math.inf:
+                return False
+        apart = most - least > _LEAST_SPREAD * most
+        height = _height(growths, usual, (total / (b - 1) - least) / (most - least) if apart else 0.0)
+        slopes[t], above = _steepest(growths[0], height)[0], _steepest(growths[1], height)[0]
+        pulls[t] = (above - slopes[t]) / (most - least) if apart else 0.0
+        slopes[t] = slopes[t] - pulls[t] * least if apart else max(slopes[t], above)
+        heights[t] = height + _ROUNDING * (1 + abs(height))
+        for d in range(1, b):
+            worth[t - d + b] += slopes[t] + (pulls[t] * products[t - d, d] if d <= t else 0.0)
+    return True
+
+
+@kernel()
+def draw_chain(words, p, firsts, powers, products, worth, heights, slopes, pulls, counts, logs, last):
+    """Write how many of each candidate's m examples take part in each step, and 0, or -inf where it is thrown away.
+
+    `words` has m + n words for each candidate; `last`, shape (b,), is for the numbers of the last b steps.
+    """
+    (n, b), order = products.shape, len(powers) - 1
+    for i in range(len(words)):
+        counts[i], last[:], logs[i], free = 0.0, 0, -math.inf, order
+        for j in range(order):
+            rest = min(np.searchsorted(firsts, _uniform(words[i], j), "right"), b - 1)
+            if rest > 0:
+                last[rest] += 1
+                free -= 1
+        for t in range(n):
+            free, last[t % b], pull = free + last[t % b], 0, 0.0
+            if free < order:
+                for d in range(1, min(b - 1, t) + 1):
+                    pull += last[(t - d) % b] * products[t - d, d]
+            term = powers[free] * math.exp(-heights[t] - slopes[t] * (order - free) - pulls[t] * pull)
+            left, j = _uniform(words[i], order + t) - term, 0
+            if left >= 0:
+                factor, more = p / (1 - p) * math.exp(worth[t + b] + pull), math.exp(products[t, 0])
+                while left >= 0 and j < free:
+                    term *= (free - j) / (j + 1) * factor
+                    factor *= more
+                    left -= term
+                    j += 1
+                if left >= 0:
+                    break
+                counts[i, t], last[t % b] = j, j
+                free -= j
+        else:
+            logs[i] = 0.0
