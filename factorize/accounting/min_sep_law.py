@@ -55,7 +55,7 @@ _WORDS_PER_NORMAL, _PAIRS_PER_NORMAL = 5, 256
 _BOOST_GAIN = math.log(2)
 """The logarithm of the share of samples that a star saves by a boosted coin; the coin of a chain has no boost."""
 _KINDS: dict[str, Callable[[min_sep.MinSepSteps, int], min_sep.Tuples]] = {
-    "chain": min_sep.Chain,
+    "chain": min_sep.ChainedTuples,
     "star": min_sep.Centres,
 }
 """The draws of tuples by the first word of their rules."""

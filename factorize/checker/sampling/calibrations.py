@@ -319,7 +319,7 @@ class MinSepBounds:
         """Return the draw of the rule's tuples."""
         chained = part["rule"] in ("chain_bet", "chain_bound")
         order = integer(part, "m", 2, MAX_CHAIN_ORDER if chained else star.MAX_ORDER)
-        return min_sep.Chain(self._law, order) if chained else min_sep.Centres(self._law, order)
+        return min_sep.ChainedTuples(self._law, order) if chained else min_sep.Centres(self._law, order)
 
 
 Bounds = BinBounds | AllocationBounds | MinSepBounds

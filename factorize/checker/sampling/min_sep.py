@@ -167,7 +167,7 @@ class Centres(Tuples):
 
 
 @lru_cache(maxsize=4)
-class Chain(Tuples):
+class ChainedTuples(Tuples):
     """The draw of all examples together, step by step, by a bound on what is still to come (theorem 11 b).
 
     Its E is the smaller one where examples take part rarely.

@@ -149,7 +149,7 @@ def test_weights_have_the_mean_of_a_quadrature_and_bounds_are_above(
     removal = float(density @ np.maximum(ratio - math.exp(epsilon), 0))
     addition = float(density @ np.maximum(1 - math.exp(epsilon) * ratio, 0))
     kinds = (min_sep.Centres, 2, 1), (min_sep.Centres, 4, 1), (min_sep.Centres, 4, 2), (min_sep.Centres, 4, 1024)
-    for kind, order, boost in *kinds, (min_sep.Chain, 2, 1), (min_sep.Chain, 4, 1):
+    for kind, order, boost in *kinds, (min_sep.ChainedTuples, 2, 1), (min_sep.ChainedTuples, 4, 1):
         tuples = kind(law, order)
         weights = min_sep.removal(tuples, epsilon, boost)
         drawn = np.concatenate([weights.draw(bets.Stream((7, order), chunk)) for chunk in range(4)])
@@ -170,7 +170,7 @@ def test_bounds_of_a_chain_hold_in_every_state(n: int, b: int, p: float, order: 
     """The mean of what follows is at most the bound, for all numbers of examples in the last b - 1 steps."""
     columns = np.random.default_rng(n).random((n, b)) * (np.add.outer(np.arange(n), np.arange(b)) < n)
     law = min_sep.MinSepSteps(columns, 0.9, p)
-    chain = min_sep.Chain(law, order)
+    chain = min_sep.ChainedTuples(law, order)
     for t, (height, slope, pull) in enumerate(chain.lines.T):
         for last in itertools.product(range(order + 1), repeat=b - 1):  # in steps t - 1, ..., t - b + 1
             if (free := order - sum(last)) < 0:
@@ -194,7 +194,7 @@ def test_a_chain_draws_the_law_of_its_theorem() -> None:
     n, b, p, draws = 4, 2, 0.3, 200_000
     columns = np.array([[1.0, 0.6], [0.8, 0.5], [1.1, 0.4], [0.9, 0.0]])
     law = min_sep.MinSepSteps(columns, 1.1, p)
-    chain = min_sep.Chain(law, 2)
+    chain = min_sep.ChainedTuples(law, 2)
     full = np.diag(law.columns[:, 0]) + np.diag(law.columns[: n - 1, 1], -1)
     sets = [s for k in range(3) for s in itertools.combinations(range(n), k) if np.all(np.diff(s) >= b)]
     expected: dict[tuple[int, ...], float] = {}
@@ -215,7 +215,7 @@ def test_a_chain_draws_the_law_of_its_theorem() -> None:
 @pytest.mark.parametrize(("p", "order"), [(1.0, 2), (0.9, 256), (0.1, 257)])
 def test_a_chain_that_doubles_cannot_hold_is_refused(p: float, order: int) -> None:
     with pytest.raises(InvalidParameter, match="order .* is too large"):
-        min_sep.Chain(min_sep.MinSepSteps(np.array([[1.0, 0.6], [1.0, 0.0]]), 50.0, p), order)
+        min_sep.ChainedTuples(min_sep.MinSepSteps(np.array([[1.0, 0.6], [1.0, 0.0]]), 50.0, p), order)
 
 
 def test_what_is_claimed_of_a_mean_over_pairs_holds_for_every_centre() -> None:
