@@ -62,6 +62,10 @@ class PrivateLoader(DataLoader[Any]):
         rehearsal: rehearsal of the optimizer, for which the loader first hands out batches of its own.
         axis: axis of the examples in a batch.
 
+    Attributes:
+        order: the order of the whole run.
+        steps_of_pass: number of steps of one pass.
+
     Raises:
         InvalidParameter: there is no example for a part, or a batch has fewer examples than ranks, or a field that an
             empty batch cannot have, while batches may be empty.
@@ -84,10 +88,10 @@ class PrivateLoader(DataLoader[Any]):
             empty = empty_like(collate([given.dataset[0]]), axis)
             loading = {**loading, "collate_fn": partial(collate_or_empty, collate, empty)}
         super().__init__(given.dataset, batch_sampler=_Pass(self), **loading)
-        self.order, self._shared, self._axis = order, (own_rank() if ranks > 1 else 0, ranks), axis
+        self.order, self._shared, self._axis = order, (own_rank(), ranks), axis
         self._optimizer, self._rehearsal, self._physical = optimizer, rehearsal, physical
-        self._per_pass = len(order) // batching.epochs
-        left_out = not order.drawn and sum(len(order[t]) for t in range(self._per_pass)) < len(given.dataset)
+        self.steps_of_pass = len(order) // batching.epochs
+        left_out = not order.drawn and sum(len(order[t]) for t in range(self.steps_of_pass)) < len(given.dataset)
         # With a batch sampler torch leaves these attributes out, and other code looks for them.
         self.__dict__.update(batch_size=given.batch_size, sampler=_Examples(self.batch_sampler), drop_last=left_out)
         self._sampled = sampled  # sizes of batches depend on their examples
@@ -97,19 +101,14 @@ class PrivateLoader(DataLoader[Any]):
         self._handed, self._rehearsals = 0, 0  # in the last iteration
         self._is_accelerate_prepared = True  # Accelerate would fetch the batches itself, past the auditor
 
-    @property
-    def steps_of_pass(self) -> int:
-        """The number of steps of one pass."""
-        return self._per_pass
-
     @cached_property
     def _parts_of_pass(self) -> int:
         """The number of batches, or parts of them, that a pass hands out beside rehearsals."""
         if self._physical is None or self._sampled:  # sampled sizes, and so numbers of parts, are secret
-            return self._per_pass
+            return self.steps_of_pass
         if self.order.drawn:
-            return self._per_pass * len(self._parts(0)[0])
-        return sum(-(-len(self._share(t)) // self._physical) for t in range(self._per_pass))
+            return self.steps_of_pass * len(self._parts(0)[0])
+        return sum(-(-len(self._share(t)) // self._physical) for t in range(self.steps_of_pass))
 
     def __len__(self) -> int:
         """Return the number of batches, or of parts of batches, of one pass; rehearsals come on top."""
@@ -121,7 +120,7 @@ class PrivateLoader(DataLoader[Any]):
         Raises:
             InvalidParticipation: the order is at its end, or a step was not taken.
         """
-        if self._rehearsals and self._handed == len(self) and self._optimizer.noise.step % self._per_pass:
+        if self._rehearsals and self._handed == len(self) and self._optimizer.noise.step % self.steps_of_pass:
             warnings.warn(
                 f"the loop ended its last pass after len(loader) = {self._handed} batches. {self._rehearsals} of them "
                 "rehearsed the loss, so the pass goes on, and the run may end before all the steps that its noise is "
@@ -158,7 +157,7 @@ class PrivateLoader(DataLoader[Any]):
     def parts_left(self) -> list[tuple[int, list[np.ndarray], np.ndarray | None]]:
         """Return each step that is left in this pass, the indices of its parts, and which of them do not pad."""
         step = self._optimizer.noise.step
-        stop = min(len(self.order), (step // self._per_pass + 1) * self._per_pass)
+        stop = min(len(self.order), (step // self.steps_of_pass + 1) * self.steps_of_pass)
         return [(t, *self._parts(t)) for t in range(step, stop)]
 
     def _signal(
@@ -167,7 +166,7 @@ class PrivateLoader(DataLoader[Any]):
         """Yield the parts of a step, after their rehearsals, and tell the optimizer for each whether it is the last."""
         rehearsal, audited = self._rehearsal, False
         self._began = step if self._began is None else self._began
-        if step % self._per_pass == 0:
+        if step % self.steps_of_pass == 0:
             rehearsal.begin_pass(step)
         for i, indices in enumerate(parts):
             wanted = rehearsal.wanted and i == 0

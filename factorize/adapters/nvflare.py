@@ -82,7 +82,7 @@ class CorrelatedAggregator(ModelAggregator):
         Raises:
             InvalidParticipation: the round would exceed the budget, or is neither the next nor the last one.
         """
-        current = self._round()
+        current = None if self.fl_ctx is None else self.fl_ctx.get_prop(AppConstants.CURRENT_ROUND)
         if current == self.rounds.step - 1 and self.rounds.last is not None:
             mean = self.rounds.last[1]
         elif current in (None, self.rounds.step):
@@ -96,9 +96,6 @@ class CorrelatedAggregator(ModelAggregator):
 
     def reset_stats(self) -> None:
         """Keep the sum, since a round ends only with `aggregate_model`."""
-
-    def _round(self) -> int | None:
-        return None if self.fl_ctx is None else self.fl_ctx.get_prop(AppConstants.CURRENT_ROUND)
 
 
 class CorrelatedFedAvg(FedAvg):

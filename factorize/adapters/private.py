@@ -185,7 +185,7 @@ def make_private(
         mark = mark_of(given.dataset, job.noise.secret)
         return (planned, given, mark), {**planned.shared, "data": mark}
 
-    planned, given, mark = plan_here()[0] if ranks == 1 else agree("the plan of the job", plan_here)
+    planned, given, mark = agree("the plan of the job", plan_here)
     private = _private(planned, optimizer, ranks, seed=planned.job.noise.secret, auditor=planned.auditor, **options)
     private.overflow_delta, private.data_mark = planned.overflow_delta, mark
     wrapped = ExampleGradients(model, mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction)
@@ -193,7 +193,7 @@ def make_private(
     loader = PrivateLoader(given, planned, private, private.rehearsal, axis=0 if batch_first else 1)
     notes = (*given.replaced, *([] if joint else _rate_notes(optimizer, private, planned)))
     statement = replace(planned.statement("per_example" if callable(loss) else loss), replaced=notes)
-    if receipt is not None and (ranks == 1 or own_rank() == 0):
+    if receipt is not None and own_rank() == 0:
         noises = [private.noise] if planned.moments is None else [private.noise, private.second_noise]
         commitments, generator = [noise.commitment for noise in noises], private.noise.generator
         planned.begin(receipt, statement, generator=generator, dtype="float32", commitments=commitments)
