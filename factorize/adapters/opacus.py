@@ -23,7 +23,7 @@ from factorize.adapters.ranks.agreement import refuse_other_ranks
 from factorize.adapters.ranks.placements import values_sum
 from factorize.adapters.raw_gradients import USED_ROWS, forget_gradients, keep_gradients, kept_gradient, refuse_used
 from factorize.adapters.rehearsal import Rehearsal
-from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions
+from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions, with_arrays, with_tensors
 from factorize.auditor import Auditor
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -302,8 +302,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         state["weights"] = values_sum(self.params)
         state |= {} if self.data_mark is None else {"data": self.data_mark}
         if self.auditor is not None:
-            kept = self.auditor.state_dict()
-            state["auditor"] = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in kept.items()}
+            state["auditor"] = with_tensors(self.auditor.state_dict())
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -319,8 +318,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         refuse_other_data(self.data_mark, state_dict)
         self.noise.load_state_dict(state_dict["noise"])
         if self.auditor is not None:
-            kept = state_dict["auditor"]
-            self.auditor.load_state_dict({k: v.numpy() if torch.is_tensor(v) else v for k, v in kept.items()})
+            self.auditor.load_state_dict(with_arrays(state_dict["auditor"]))
         self._weights = state_dict.get("weights")
         super().load_state_dict({k: v for k, v in state_dict.items() if k not in _ADDED_TO_STATE})
 

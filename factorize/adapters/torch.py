@@ -23,6 +23,7 @@ from factorize.client.noise_kernels import add_noise
 from factorize.client.noise_source import Streamable, source_of
 from factorize.client.normals import BLOCK
 from factorize.client.single_use import Secret
+from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import certified
 from factorize.numbers.compiling import HAS_COMPILER
@@ -347,10 +348,7 @@ class TorchNoiseGenerator(Secret):
         """
         if self._ranks:
             return self._layout.saved(self._made, arrays=arrays)
-        state = self._made.state_dict(arrays=arrays)
-        if isinstance(state.get("state"), np.ndarray):
-            state["state"] = torch.from_numpy(state["state"])
-        return state
+        return with_tensors(self._made.state_dict(arrays=arrays))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a checkpoint, whose model must be restored with it.
@@ -361,11 +359,21 @@ class TorchNoiseGenerator(Secret):
         if self._ranks:
             self._layout.restore(self._made, state)
         else:
-            self._made.load_state_dict({k: v.cpu().numpy() if torch.is_tensor(v) else v for k, v in state.items()})
+            self._made.load_state_dict(with_arrays(state))
 
     def close(self) -> None:
         """End threads, and let another generator make the same noise; see `factorize.client.NoiseGenerator`."""
         self._made.close()
+
+
+def with_tensors(state: Mapping[str, object]) -> JsonObject:
+    """Return a state with tensors in place of its arrays, which `torch.load` reads without more."""
+    return {key: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for key, value in state.items()}
+
+
+def with_arrays(state: Mapping[str, object]) -> JsonObject:
+    """Return the state of which `with_tensors` made one."""
+    return {key: value.cpu().numpy() if isinstance(value, torch.Tensor) else value for key, value in state.items()}
 
 
 NoiseGenerator = TorchNoiseGenerator
