@@ -78,9 +78,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(autouse=True)
 def twins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let two generators of one noise be alive, since tests compare their bits; not in a test marked `single_use`."""
-    if "factorize.client.single_use" in sys.modules and not request.node.get_closest_marker("single_use"):
-        monkeypatch.setattr(sys.modules["factorize.client.single_use"].NoiseUse, "_others", lambda own: [])
+    """Let two generators of one noise be alive, since tests compare their bits; not in a test marked `single_use`.
+
+    No test sees which noise another one has used.
+    """
+    if single_use := sys.modules.get("factorize.client.single_use"):
+        monkeypatch.setattr(single_use, "_ROWS", set())
+        if not request.node.get_closest_marker("single_use"):
+            monkeypatch.setattr(single_use.NoiseUse, "_others", lambda own: [])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -33,8 +33,36 @@ class Secret:
         )
 
 
+class _Rows:
+    """The rows of a noise that were handed out, which outlive the generator that made them.
+
+    Attributes:
+        commitment: commitment of seed and factorization.
+        region: the entries, None for all.
+        stop: the first step of which no row was handed out.
+    """
+
+    def __init__(self, commitment: str, region: Region | None, use: NoiseUse) -> None:
+        self.commitment, self.region, self.stop = commitment, region, 0
+        self._use = weakref.ref(use)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the generator that makes these rows is alive."""
+        return self._use() is not None
+
+    def meets(self, other: _Rows) -> bool:
+        """Return whether both have entries of one noise."""
+        return self.commitment == other.commitment and (
+            self.region is None or other.region is None or self.region.meets(other.region)
+        )
+
+
 class NoiseUse:
     """The use of some entries of one noise, exclusive in this process until it is closed or gone.
+
+    Rows stay used when it is gone: a function that trains, and is called again with one seed, would else release the
+    same noise with other gradients.
 
     Args:
         commitment: commitment of seed and factorization, which names the noise.
@@ -45,7 +73,7 @@ class NoiseUse:
     """
 
     def __init__(self, commitment: str, region: Region | None = None) -> None:
-        self._commitment, self._region, self._process = commitment, region, os.getpid()
+        self._rows, self._process = _Rows(commitment, region, self), os.getpid()
         self._next: dict[int, int] = {}  # the first step whose row was not taken, by place
         self._begin()
 
@@ -66,16 +94,19 @@ class NoiseUse:
                 "both would release the same noise; make the generator after the fork, in the one process that trains",
                 field="process",
             )
-        if self not in _USES:
+        if self._rows not in _ROWS:
             self._begin()
-        if step < self._next.get(place, 0):
+        first = self._next.get(place, self._begun)
+        if step < first:
             raise InvalidParameter(
-                f"the noise of steps up to {self._next[place] - 1} was used before, so using that of step {step} "
-                "again reveals the difference between two releases; continue from the newest state. If nobody has "
-                "seen what was released since, call close() and repeat the steps",
+                f"the noise of steps up to {first - 1} was used before, so using that of step {step} "
+                "again reveals the difference between two releases; continue from the newest state, or give another "
+                "run its own seed, secrets.randbits(128). If nobody has seen what was released since, call close() "
+                "and repeat the steps",
                 field="step",
             )
         self._next[place] = step + 1
+        self._rows.stop = max(self._rows.stop, step + 1)
 
     def refuse_back(self, step: int) -> None:
         """Refuse to go back before steps whose rows were handed out here.
@@ -83,7 +114,7 @@ class NoiseUse:
         Raises:
             InvalidParameter: `step` is before the last of them.
         """
-        taken = max(self._next.values(), default=0)
+        taken = max(self._next.values(), default=self._begun)
         if step < taken:
             raise InvalidParameter(
                 f"steps {step} to {taken - 1} have used their noise, and repeating them (with another learning rate, "
@@ -94,36 +125,35 @@ class NoiseUse:
 
     def restore(self, step: int) -> None:
         """Go to the position of a checkpoint, after which rows may be made again."""
-        self._next = {0: step}
+        self._next, self._rows.stop = {0: step}, step
 
     def close(self) -> None:
         """Let another generator make these entries, because it continues this one, or this one's were not released."""
-        _USES.discard(self)
-        self._next = {}
+        if self._rows in _ROWS:
+            _ROWS.difference_update([self._rows, *self._others()])
+        self._next, self._begun, self._rows.stop = {}, 0, 0
 
     def _begin(self) -> None:
         for _ in range(2):  # The first collection ends suspended loaders, the second frees what they held.
-            if self._others():
+            if any(each.in_use for each in self._others()):
                 gc.collect()  # Unreachable optimizers and frames are in reference cycles.
         with _LOCK:
-            for other in self._others():
-                taken = max(other._next.values(), default=0)
-                raise InvalidParameter(
-                    f"another generator of this noise is open in this process, at step {taken}, and both would "
-                    "release the same noise; call close() on it first, or draw another seed, secrets.randbits(128). "
-                    "One generator makes the noise of all parameters",
-                    field="seed",
-                )
-            _USES.add(self)
+            others = self._others()
+            for each in others:
+                if each.in_use:
+                    raise InvalidParameter(
+                        f"another generator of this noise is open in this process, at step {each.stop}, and both would "
+                        "release the same noise; call close() on it first, or draw another seed, "
+                        "secrets.randbits(128). One generator makes the noise of all parameters",
+                        field="seed",
+                    )
+            self._begun = max((each.stop for each in others), default=0)  # by generators that are gone
+            _ROWS.difference_update([each for each in [*_ROWS] if not (each.in_use or each.stop)])
+            _ROWS.add(self._rows)
 
-    def _others(self) -> list[NoiseUse]:
-        return [
-            each for each in _USES if each is not self and each._commitment == self._commitment and each._meets(self)
-        ]
-
-    def _meets(self, other: NoiseUse) -> bool:
-        return self._region is None or other._region is None or self._region.meets(other._region)
+    def _others(self) -> list[_Rows]:
+        return [each for each in [*_ROWS] if each is not self._rows and each.meets(self._rows)]
 
 
-_USES: weakref.WeakSet[NoiseUse] = weakref.WeakSet()
+_ROWS: set[_Rows] = set()
 _LOCK = threading.Lock()

@@ -109,7 +109,7 @@ def test_a_cell_that_runs_again_is_refused_and_its_names_are_kept() -> None:
 def test_shards_of_one_layout_are_used_side_by_side_and_restarts_go_on() -> None:
     whole = generator()
     rows = np.array(list(whole))
-    del whole
+    whole.close()
     shards = [generator(shard=even_shard(SIZE, rank, 3)) for rank in range(3)]
     begun = [[shard.next() for _ in range(4)] for shard in shards]
     states = [shard.state_dict() for shard in shards]
@@ -121,6 +121,38 @@ def test_shards_of_one_layout_are_used_side_by_side_and_restarts_go_on() -> None
         shard.load_state_dict(state)
     parts = [np.array([*rows, *shard]) for rows, shard in zip(begun, resumed, strict=True)]
     assert np.array_equal(np.concatenate(parts, axis=1), rows)
+
+
+def test_rows_stay_used_when_their_generator_is_gone() -> None:
+    """As in the trials of a search that calls one function with one seed; another seed, or a later state, goes on."""
+
+    def trial(steps: int, **options: Any) -> Any:
+        noise = generator(**options)
+        for _ in range(steps):
+            noise.next()
+        return noise.state_dict()
+
+    trial(0)
+    early, late = trial(2, shard=(0, 5)), trial(2, shard=(5, SIZE))
+    for shard in (None, (0, 5), (4, 6)):
+        with pytest.raises(InvalidParameter, match=r"steps up to 1 was used before.*its own seed.*close\(\)"):
+            trial(1, shard=shard)
+    trial(1, seed=SEED + 1)
+    resumed = generator(shard=(5, SIZE))
+    resumed.load_state_dict(late)
+    resumed.next()
+    del resumed
+    again = generator(shard=(5, SIZE))
+    with pytest.raises(InvalidParameter, match="steps 2 to 2 have used their noise"):
+        again.load_state_dict(late)
+    again.close()  # nobody has seen step 2
+    again.load_state_dict(late)
+    again.next()
+    fresh = generator(shard=(0, 5))
+    with pytest.raises(InvalidParameter, match="used before"):
+        fresh.next()
+    fresh.load_state_dict(early)
+    fresh.next()
 
 
 @pytest.mark.parametrize("threads", [1, 3])
