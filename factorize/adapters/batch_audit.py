@@ -26,12 +26,22 @@ class BatchAudit:
     def __init__(self, auditor: Auditor | None, ranks: int) -> None:
         self.auditor, self._ranks = auditor, ranks
         self.rows: int | None = None
+        self._indices: np.ndarray | None = None  # of the batch that the auditor was told of last
         self._masks: list[np.ndarray] = []  # of the parts that have no gradients yet
         self._counted, self._parts = 0, 0  # rows and parts whose gradients are in the sums
 
     def is_ahead(self, step: int) -> bool:
         """Return whether a batch was handed out, but its step not taken, if that of the next noise is `step`."""
         return self.auditor is not None and self.auditor.step != step
+
+    def comes_again(self, step: int, indices: np.ndarray) -> bool:
+        """Return whether a batch is that of a step which was begun, and of which nothing was released.
+
+        Several ranks could not tell that they all begin anew.
+        """
+        if self.auditor is None or self._indices is None or self._ranks > 1:
+            return False
+        return self.auditor.step == step + 1 and np.array_equal(indices, self._indices)
 
     def expect(self, step: int, indices: np.ndarray, *, masks: np.ndarray | None, divisor: int | None) -> None:
         """Have the batch of a step audited; `check` then needs the gradients of as many examples.
@@ -48,12 +58,16 @@ class BatchAudit:
         """
         if self.auditor is None:
             raise InvalidParameter("the optimizer has no auditor; give it one (auditor=)", field="auditor")
-        if self.is_ahead(step):
+        if self.comes_again(step, indices):
+            self._counted, self._parts = 0, 0
+        elif self.is_ahead(step):
             raise InvalidParticipation(
                 f"batch {self.auditor.step} was handed out, but step {step} was not taken, so the next noise would "
                 "meet the wrong examples; call step() once per batch"
             )
-        self.auditor.record(indices, divisor=divisor)
+        else:
+            self.auditor.record(indices, divisor=divisor)
+            self._indices = np.array(indices)
         self.rows = len(indices) if masks is None else masks.size
         self._masks = [] if masks is None else list(masks)
 

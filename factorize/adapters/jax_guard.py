@@ -224,13 +224,24 @@ class GuardedBatches(AuditedBatches):
         self._marked: tuple[int, bytes] | None = None  # hashes of sums and of their examples
 
     def __iter__(self) -> Iterator[MicroBatches]:
-        """Yield each step that is left, and keep its examples until its noise is taken."""
+        """Yield each step that is left, and keep its examples until its noise is taken.
+
+        A batch whose noise was not taken comes again: a look at the first one, or Ctrl-C, has ended the loop before.
+        """
+        if self._handed:
+            jax.effects_barrier()  # steps may still run whose noise was taken
+        yield from map(self.in_parts, sorted(self._handed))
         for batch in super().__iter__():
             step = self.step - 1
             if step - 1 not in {self._next - 1, *self._handed}:
                 self._handed, self._next, self._marked = {}, step, None
             self._handed[step] = _examples(*batch)
             yield batch
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go to the position of a checkpoint; restore model and noise with it."""
+        super().load_state_dict(state)
+        self._handed, self._next, self._marked = {}, self.step, None
 
     def mark(self, sums: optax.Updates, indices: jax.Array, mask: jax.Array) -> optax.Updates:
         """Return the sums of some examples, enclosed; they exist once the host knows their bits."""

@@ -166,6 +166,7 @@ class PrivateLoader(DataLoader[Any]):
         """Yield the parts of a step, after their rehearsals, and tell the optimizer for each whether it is the last."""
         rehearsal, audited = self._rehearsal, False
         self._began = step if self._began is None else self._began
+        self._optimizer.begin_parts()
         if step % self.steps_of_pass == 0:
             rehearsal.begin_pass(step)
         for i, indices in enumerate(parts):

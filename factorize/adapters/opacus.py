@@ -157,6 +157,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
     def expect(self, indices: np.ndarray, *, masks: np.ndarray | None = None) -> None:
         """Have the batch of the next step audited; `step` then needs the gradients of as many examples.
 
+        If the batch of a step that was not taken comes again, as in another pass after Ctrl-C, the step begins anew.
+
         Args:
             indices: indices of the examples.
             masks: the parts of the batch, shape (parts, rows): False for rows that pad, whose gradients count as zero.
@@ -165,12 +167,20 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         Raises:
             InvalidParticipation: the batch breaks the participation, or the step before it was not taken.
         """
-        if self.rehearsal is not None and self.rehearsal.again and self._batch.is_ahead(self.noise.step):
+        if self._batch.comes_again(self.noise.step, indices):
+            for p in self.params:
+                p.grad, p.grad_sample, p.summed_grad = None, None, None
+            forget_gradients(self.params)
+        elif self.rehearsal is not None and self.rehearsal.again and self._batch.is_ahead(self.noise.step):
             raise InvalidParticipation(
                 f"the model was changed before step {self.noise.step}, or no example had a gradient, so its batch "
                 "has to be rehearsed; change the model before a pass, and take a pass from one iter(loader)"
             )
         self._batch.expect(self.noise.step, indices, masks=masks, divisor=self.expected_batch_size)
+
+    def begin_parts(self) -> None:
+        """Forget which parts a batch was to have, if its step was begun and not taken; `signal_skip_step` says it."""
+        self._step_skip_queue.clear()
 
     # Loops that are compiled call it as it is. torch.compiler.disable would load the compiler in every job.
     @torch._disable_dynamo  # type: ignore[untyped-decorator]

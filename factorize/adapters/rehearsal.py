@@ -105,6 +105,7 @@ class Rehearsal:
     def hand_out(self, examples: int, batch: object) -> None:
         """Remember the batch that is handed out for a step, and how many of its examples count."""
         self.examples, self.again = examples, False
+        self.trained.forget_forward()
         self._marks.hand_out(batch)
 
     @property

@@ -77,8 +77,21 @@ class TrainedParameters:
             )
         self._checked = now
 
+    def forget_forward(self) -> None:
+        """Leave no forward pass whose backward pass never came, as of a test or of what Ctrl-C has ended.
+
+        Opacus would wait for it, and hand out no gradients of examples.
+        """
+        for layer in self._model.modules():
+            for held in ("activations", "max_batch_len"):
+                vars(layer).pop(held, None)
+        for p in self.parameters:
+            p._forward_counter = 0
+            vars(p).pop("_current_grad_sample", None)
+
     def begin_pass(self) -> None:
         """Leave no gradient, as before a backward pass, and keep that of the next pass for a comparison."""
+        self.forget_forward()
         for p in self.parameters:
             p.grad, p.grad_sample = None, None
         keep_gradients(self.parameters)

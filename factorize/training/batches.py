@@ -154,10 +154,13 @@ class AuditedBatches:
         """
         for step in range(self.auditor.step, len(self.order)):
             self.auditor.record(self.order[step])
-            if self.order.physical_batch is None:
-                yield MicroBatches.of(self.order[step], *self._shape)
-            else:
-                yield self.order.micro_batches(step)
+            yield self.in_parts(step)
+
+    def in_parts(self, step: int) -> MicroBatches:
+        """Return the indices and masks of a step."""
+        if self.order.physical_batch is None:
+            return MicroBatches.of(self.order[step], *self._shape)
+        return self.order.micro_batches(step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, after a step and before the next batch."""

@@ -465,6 +465,25 @@ class TestSumsOfTheBatch:
             jax.block_until_ready((jax.jit(step) if jit else step)(*next(iter(made.batches))))
         made.noise.close()
 
+    def test_a_batch_whose_noise_was_not_taken_comes_again(self) -> None:
+        """As after a look at the first one, or a loop that Ctrl-C has ended after some were drawn ahead."""
+        plain, looking = Training(job()).run(), Training(job())
+        first = next(iter(looking.made.batches))
+        assert all(map(np.array_equal, first, next(iter(looking.made.batches))))
+        looking.run(2)
+        left = looking.made.batches.state_dict()
+        ahead = iter(looking.made.batches)
+        next(ahead), next(ahead)
+        looking.made.gradients(looking.weights, (X, Y), *first)
+        looking.run()
+        assert np.array_equal(looking.weights, plain.weights)
+        looking.made.batches.load_state_dict(left)
+        assert looking.made.batches.step == 2
+        next(iter(looking.made.batches))
+        assert looking.made.batches.step == 3
+        plain.made.noise.close()
+        looking.made.noise.close()
+
     def test_a_batch_that_is_left_out_and_a_state_of_another_step_are_refused(self) -> None:
         made, weights = job(), jnp.zeros((6, 3))
         batches, state = list(made.batches), made.noise.init(weights)

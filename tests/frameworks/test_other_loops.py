@@ -200,3 +200,65 @@ class TestCounts:
             made = private()
             assert [taken(made, 3), taken(made)] == [2, 3]  # this one stops on the way on purpose
             made.optimizer.close()
+
+
+class TestAnInterruptedPass:
+    """A notebook's cell that Ctrl-C ends, and that runs again: nothing was released of the step that was not taken."""
+
+    @pytest.mark.parametrize("options", [{}, {"physical_batch_size": SIZE // 2}])
+    def test_begins_its_step_anew(self, options: Any) -> None:
+        """In the first pass that batch is one of a rehearsal; the last pass ends after a step, or a part of one."""
+        plain, made = private(**options), private(**options)
+        train(plain)
+        for place in ("batch", "forward", "backward"):
+            assert self.ended(made, at=place, after=0)
+        for place in ("batch", "forward", "backward", "step"):
+            assert self.ended(made, at=place, after=1)
+        train(made)
+        assert torch.equal(weights(made), weights(plain))
+
+    @staticmethod
+    def ended(made: Private, at: str, after: int) -> bool:
+        """Train until Ctrl-C comes at a place of the first step after so many."""
+
+        def reach(place: str) -> None:
+            if place == at and made.optimizer.noise.step >= after:
+                raise KeyboardInterrupt
+
+        try:
+            for x, y in made.loader:
+                reach("batch")
+                loss = LOSS(made.model(x), y)
+                reach("forward")
+                loss.backward()
+                reach("backward")
+                made.optimizer.step()
+                made.optimizer.zero_grad()
+                reach("step")
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def test_other_batches_than_the_one_that_was_handed_out_are_refused(self) -> None:
+        made = private()
+        for number, (x, y) in enumerate(made.loader):
+            if number == 2:
+                break
+            LOSS(made.model(x), y).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+        assert made.optimizer.noise.step == 1
+        with pytest.raises(InvalidParticipation, match="batch 2 was handed out, but step 1 was not taken"):
+            made.optimizer.expect(made.loader.order[2])
+        made.optimizer.close()
+
+    def test_a_forward_pass_without_a_backward_pass_is_forgotten(self) -> None:
+        plain, made = private(), private()
+        train(plain)
+        for x, y in made.loader:
+            LOSS(made.model(x), y).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+            made.model(torch.zeros_like(x))  # a test, without no_grad
+        train(made, EPOCHS - 1)
+        assert torch.equal(weights(made), weights(plain))
