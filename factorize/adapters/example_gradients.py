@@ -93,6 +93,12 @@ def _named_errors(layer: torch.nn.Module) -> Iterator[None]:
     except FactorizeError:
         raise
     except Exception as error:
+        if getattr(error, "name", None) == "_forward_counter":  # which Opacus keeps on parameters, and copies lack
+            raise InvalidParameter(
+                "the model is a copy of a private model, whose hooks serve the original alone; to train it, create the "
+                "model anew and load the weights (load_state_dict); else call it under torch.no_grad()",
+                field="model",
+            ) from None
         raise InvalidParameter(
             f"Opacus makes no gradient of each example for a {type(layer).__name__}: {str(error).splitlines()[0][:120]}"
             "; a layer with parameters of its own has to take one tensor, return one, and draw no random numbers (no "

@@ -65,7 +65,11 @@ def _misfit(module: torch.nn.Module) -> str | None:
     if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):
         return "is sharded by FSDP1; use fully_shard, clip in your own loop, and use NoiseGenerator"
     if isinstance(module, AbstractGradSampleModule) or hasattr(module, "autograd_grad_sample_hooks"):
-        return "is already wrapped by Opacus; give the unwrapped model, or use CorrelatedOptimizer"
+        return (
+            "is already wrapped by Opacus, or has the hooks of an earlier job, as where a cell runs again or a search "
+            "reuses a model, or is a copy of one; create the model anew and load its weights, or call remove_hooks() "
+            "on the earlier job's model and give the one that it was made of, or use CorrelatedOptimizer"
+        )
     scripted = isinstance(module, torch.jit.ScriptModule) and any(p.requires_grad for p in own)
     if scripted or hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
         return (
@@ -94,6 +98,11 @@ def _misfit(module: torch.nn.Module) -> str | None:
         return (
             f"has the tensor {made[0]}, which has a gradient but is not a parameter, as weight_norm of torch.nn.utils "
             "leaves it; use torch.nn.utils.parametrizations, or make it a torch.nn.Parameter"
+        )
+    if type(module).__name__ == "ParamWrapper":
+        return (
+            "is LoRA of a parameter, not of a layer, as of the experts or the gate of a mixture, for which Opacus has "
+            "no per-example gradients; take it out of target_modules and target_parameters"
         )
     if type(module).__name__ == "DoraLinearLayer":
         return "is a DoRA layer, for which Opacus has no per-example gradients; use LoRA without use_dora"
@@ -135,7 +144,8 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: torch.nn.Module | N
         raise InvalidParameter(message, field="optimizer")
     for part in parts_of(optimizer):
         closure = inspect.signature(type(part).step).parameters.get("closure")
-        if closure is not None and closure.default is inspect.Parameter.empty:
+        required = closure is not None and closure.default is inspect.Parameter.empty
+        if required or hasattr(part, "second_step"):  # as SAM has, whose closure only looks optional
             message = (
                 f"{type(part).__name__} computes several gradients per step, but only one is released; use SGD or Adam"
             )

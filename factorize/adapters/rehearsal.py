@@ -78,9 +78,12 @@ class Rehearsal:
         self.again = False
         self.fault: InvalidParameter | None = None
         inner = getattr(model, "_module", model)  # its hooks serve the model that the caller may still use directly
-        inner.register_forward_pre_hook(_Hook(self._before_forward), with_kwargs=True)
-        inner.register_forward_hook(_after_forward)
-        inner.register_forward_hook(_Hook(lambda given: self._marks.note_returned(given[-1])))
+        hooks = [
+            inner.register_forward_pre_hook(_Hook(self._before_forward), with_kwargs=True),
+            inner.register_forward_hook(_after_forward),
+            inner.register_forward_hook(_Hook(lambda given: self._marks.note_returned(given[-1]))),
+        ]
+        model.autograd_grad_sample_hooks.extend(hooks)  # remove_hooks() then lets another job have the model
 
     def _before_forward(self, inputs: object) -> None:
         """Refuse a parameter that breaks Opacus's hooks, and examples of an earlier step.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -148,6 +149,17 @@ def adapted_words() -> torch.nn.Module:
     return model
 
 
+def of_parameter() -> torch.nn.Module:
+    """LoRA as peft makes it for the experts and gates of a mixture, whose weights no layer uses by itself."""
+    return torch.nn.Sequential(type("ParamWrapper", (torch.nn.Linear,), {})(6, 5), torch.nn.Linear(5, 3))
+
+
+def hooked() -> torch.nn.Module:
+    model = network()
+    GradSampleModule(model)
+    return model
+
+
 MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "eval": (lambda: network().eval(), r"0 is in eval mode.*model.train\(\)"),
     "a layer in eval": (lambda: torch.nn.Sequential(network(), network().eval()), "1.0 is in eval mode"),
@@ -157,6 +169,9 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "compiled in place": (in_place, "1 is compiled"),
     "checkpointing": (checkpointed, "gradient checkpointing"),
     "wrapped": (lambda: GradSampleModule(network()), "wrapped by Opacus"),
+    "wrapped before": (hooked, r"hooks of an earlier job.*remove_hooks\(\)"),
+    "a copy of a wrapped one": (lambda: copy.deepcopy(hooked()), "create the model anew and load its weights"),
+    "LoRA of a parameter": (of_parameter, "is LoRA of a parameter.*take it out of target_modules"),
     "parallel": (lambda: torch.nn.Sequential(torch.nn.DataParallel(network())), "0 is a DataParallel"),
     "frozen": (lambda: network().requires_grad_(False), "no parameter"),
     "complex": (imaginary, "phase: complex"),
@@ -214,11 +229,19 @@ def stale(model: torch.nn.Module) -> Any:
     return SGD(model.parameters(), lr=0.1)
 
 
+class Sharp(SGD):
+    """SAM as its packages write it: the closure is asked for when the step is taken."""
+
+    def second_step(self) -> None:
+        raise NotImplementedError
+
+
 OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a part": (lambda m: SGD(m[0].parameters(), lr=0.1), "leaves out 2.weight, 2.bias"),
     "another": (lambda _m: SGD(network().parameters(), lr=0.1), r"of another model .one of shape \(5, 6\)"),
     "stale": (stale, "0.weight, 0.bias: frozen, but with an old gradient"),
     "LBFGS": (lambda m: torch.optim.LBFGS(m.parameters()), "LBFGS computes several gradients"),
+    "SAM": (lambda m: Sharp(m.parameters(), lr=0.1), "Sharp computes several gradients per step"),
     "sparse": (lambda m: torch.optim.SparseAdam(m.parameters()), "SparseAdam needs sparse"),
 }
 
@@ -414,3 +437,19 @@ def test_autocast_around_a_step_changes_no_bit() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             made.optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True))
+
+
+def test_a_model_is_trained_again_once_its_hooks_are_removed() -> None:
+    """As in the trials of a search that reuse one model; a copy of a model with hooks is named as one."""
+    model, weights = network(), network().state_dict()
+    for _ in range(2):
+        model.load_state_dict(weights)
+        made = private(model=model)
+        train(made, 1)
+        with pytest.raises(InvalidParameter, match="copy of a private model.*load_state_dict.*no_grad"):
+            copy.deepcopy(model)(torch.zeros(SIZE, 6))
+        with torch.no_grad():
+            copy.deepcopy(model)(torch.zeros(SIZE, 6))
+        made.model.remove_hooks()
+        made.optimizer.close()
+    assert not model._forward_pre_hooks and not model._forward_hooks
