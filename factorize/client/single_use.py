@@ -99,10 +99,10 @@ class NoiseUse:
         first = self._next.get(place, self._begun)
         if step < first:
             raise InvalidParameter(
-                f"the noise of steps up to {first - 1} was used before, so using that of step {step} "
-                "again reveals the difference between two releases; continue from the newest state, or give another "
-                "run its own seed, secrets.randbits(128). If nobody has seen what was released since, call close() "
-                "and repeat the steps",
+                f"the noise of steps up to {first - 1} was used before, so using that of step {step} again reveals "
+                "the difference between two releases; continue from the newest state, or give another run its own "
+                "seed, secrets.randbits(128). If nobody has seen what was released since, call close() and repeat the "
+                "steps, or continue in a new process",
                 field="step",
             )
         self._next[place] = step + 1
@@ -118,8 +118,9 @@ class NoiseUse:
         if step < taken:
             raise InvalidParameter(
                 f"steps {step} to {taken - 1} have used their noise, and repeating them (with another learning rate, "
-                "say) would reveal the difference of their gradients; continue from the newest state. If nobody has "
-                "seen the weights of these steps, call close() first",
+                "say) would reveal the difference of their gradients; continue from the newest state, or give another "
+                "run its own seed, secrets.randbits(128). If nobody has seen the weights of these steps, call close() "
+                "first, or continue in a new process",
                 field="step",
             )
 
