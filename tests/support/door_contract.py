@@ -474,7 +474,10 @@ RULES: dict[str, tuple[str, Callable[[Door, Path], None]]] = {
     "other_scale": ("a checkpoint of another clip norm, and so of another scale", _other_scale),
     "fork": ("a fork of the process after the noise was made", _fork),
     "copy": ("a copy or a pickle of what holds the key", _copy),
-    "twin": ("a second generator of one noise in a process, as a cell that runs twice or the trials of a search make", _twin),
+    "twin": (
+        "a second generator of one noise in a process, as a cell that runs twice or the trials of a search make",
+        _twin,
+    ),
     "ended": ("a step that Ctrl-C, or an error, ends on the way, and another one after it", _ended),
     "short_seed": ("a secret seed below 2^64", _short_seed),
     "past_n": ("a step after the last", _past_n),
