@@ -111,6 +111,7 @@ def _peak(strategy: Matrix, size: int, precision: str) -> int:
     try:
         generator = _generator(strategy, size, precision=precision)
         generator.next()
+        generator.close()
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -120,6 +121,7 @@ def _cryptographic(report: Report, size: int) -> None:
     generator = _generator(BltMatrix(np.array(DECAYS), np.array(SCALES), STEPS), size, generator="shake128")
     plain = np.empty(size)
     noise = min(_seconds(generator.next) for _ in range(2))
+    generator.close()
     alone = min(_seconds(lambda: np.random.default_rng(1).standard_normal(out=plain)) for _ in range(2))
     of = f"of drawing {size:.0e} normals alone"
     report.row("blt, 6 buffers, cryptographic normals", seconds=noise, ratio=noise / alone, of=of)

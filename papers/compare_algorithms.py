@@ -95,11 +95,12 @@ def accuracies(
     seeds: Sequence[int],
 ) -> np.ndarray:
     """Train once per seed. Seeds are fixed so that the figures repeat; a real job draws secrets.randbits(128)."""
-    noises = (
-        FactorizationNoise(factors, target, model.shape, clip_norm=1.0, divisor=BATCH, seed=MIN_SEED + seed)
-        for seed in seeds
-    )
-    return np.array([judge.accuracy(train(PrivateSums(noise), rate).weights) for noise in noises])
+    found = []
+    for seed in seeds:
+        noise = FactorizationNoise(factors, target, model.shape, clip_norm=1.0, divisor=BATCH, seed=MIN_SEED + seed)
+        found.append(judge.accuracy(train(PrivateSums(noise), rate).weights))
+        noise.close()  # other algorithms are compared with the same draws
+    return np.array(found)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

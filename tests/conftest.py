@@ -83,7 +83,7 @@ def twins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     No test sees which noise another one has used.
     """
     if single_use := sys.modules.get("factorize.client.single_use"):
-        monkeypatch.setattr(single_use, "_ROWS", set())
+        monkeypatch.setattr(single_use, "_ROWS", {})
         if not request.node.get_closest_marker("single_use"):
             monkeypatch.setattr(single_use.NoiseUse, "_others", lambda own: [])
 

@@ -37,14 +37,14 @@ class _Rows:
     """The rows of a noise that were handed out, which outlive the generator that made them.
 
     Attributes:
-        commitment: commitment of seed and factorization.
         region: the entries, None for all.
         stop: the first step of which no row was handed out.
     """
 
-    def __init__(self, commitment: str, region: Region | None, use: NoiseUse) -> None:
-        self.commitment, self.region, self.stop = commitment, region, 0
-        self._use = weakref.ref(use)
+    __slots__ = ("_use", "region", "stop")
+
+    def __init__(self, region: Region | None, use: NoiseUse) -> None:
+        self.region, self.stop, self._use = region, 0, weakref.ref(use)
 
     @property
     def in_use(self) -> bool:
@@ -52,10 +52,8 @@ class _Rows:
         return self._use() is not None
 
     def meets(self, other: _Rows) -> bool:
-        """Return whether both have entries of one noise."""
-        return self.commitment == other.commitment and (
-            self.region is None or other.region is None or self.region.meets(other.region)
-        )
+        """Return whether an entry of one noise is in both."""
+        return self.region is None or other.region is None or self.region.meets(other.region)
 
 
 class NoiseUse:
@@ -73,7 +71,7 @@ class NoiseUse:
     """
 
     def __init__(self, commitment: str, region: Region | None = None) -> None:
-        self._rows, self._process = _Rows(commitment, region, self), os.getpid()
+        self._commitment, self._rows, self._process = commitment, _Rows(region, self), os.getpid()
         self._next: dict[int, int] = {}  # the first step whose row was not taken, by place
         self._begin()
 
@@ -94,7 +92,7 @@ class NoiseUse:
                 "both would release the same noise; make the generator after the fork, in the one process that trains",
                 field="process",
             )
-        if self._rows not in _ROWS:
+        if self._rows not in self._all():
             self._begin()
         first = self._next.get(place, self._begun)
         if step < first:
@@ -130,8 +128,9 @@ class NoiseUse:
 
     def close(self) -> None:
         """Let another generator make these entries, because it continues this one, or this one's were not released."""
-        if self._rows in _ROWS:
-            _ROWS.difference_update([self._rows, *self._others()])
+        if self._rows in self._all():
+            ended = {self._rows, *self._others()}
+            _ROWS[self._commitment] = [each for each in self._all() if each not in ended]
         self._next, self._begun, self._rows.stop = {}, 0, 0
 
     def _begin(self) -> None:
@@ -149,12 +148,16 @@ class NoiseUse:
                         field="seed",
                     )
             self._begun = max((each.stop for each in others), default=0)  # by generators that are gone
-            _ROWS.difference_update([each for each in [*_ROWS] if not (each.in_use or each.stop)])
-            _ROWS.add(self._rows)
+            kept = [each for each in self._all() if each is not self._rows and (each.in_use or each.stop)]
+            _ROWS[self._commitment] = [*kept, self._rows]
+
+    def _all(self) -> list[_Rows]:
+        return _ROWS.get(self._commitment, [])
 
     def _others(self) -> list[_Rows]:
-        return [each for each in [*_ROWS] if each is not self._rows and each.meets(self._rows)]
+        return [each for each in self._all() if each is not self._rows and each.meets(self._rows)]
 
 
-_ROWS: set[_Rows] = set()
+_ROWS: dict[str, list[_Rows]] = {}
+"""The rows that generators of this process have handed out or may hand out, by commitment of seed and factorization."""
 _LOCK = threading.Lock()

@@ -101,7 +101,10 @@ class Federation:
         dealt = np.arange(self.rounds * self.machines).reshape(self.rounds, self.machines)
         machine = Machine(self.images.model(), Order(list(dealt)))
         start, ball = np.zeros(self.shape), Ball(DIAMETER / 2)
-        return trusted_mu2([machine], start, PrivateSums(noise), learning_rate=learning_rate, project=ball)
+        found = trusted_mu2([machine], start, PrivateSums(noise), learning_rate=learning_rate, project=ball)
+        if isinstance(noise, FactorizationNoise):
+            noise.close()  # other settings are compared with the same draws
+        return found
 
     def noise(
         self, factors: Factorization | None, rho: float, clip_norm: float, seed: int, *, samples: int | None = None

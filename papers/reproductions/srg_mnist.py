@@ -76,6 +76,7 @@ class Setting:
             run = dp_srg(self.model, start, self.order, sums, decay=DECAY, optimizer=optimizer)
         else:
             run = dp_ftrl(self.model, start, self.order, sums, optimizer=optimizer)
+        noise.close()  # other settings are compared with the same draws
         return 100 * (self.model if training else self.judge).accuracy(run.weights)
 
 

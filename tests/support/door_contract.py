@@ -300,7 +300,7 @@ def check_more(door: Door, folder: Path) -> None:
     found, contract = door.more(), {row for row, _ in RULES.values()}
     for number, mistake in enumerate(found.values()):
         (own := folder / str(number)).mkdir()
-        with mock.patch.object(single_use, "_ROWS", set()):  # as in a process of its own
+        with mock.patch.object(single_use, "_ROWS", {}):  # as in a process of its own
             if mistake.outcome == "refused":
                 refused(lambda act=mistake.act, own=own: act(own), mistake.words, mistake.error)  # type: ignore[misc]
             else:
