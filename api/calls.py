@@ -27,11 +27,11 @@ from factorize.client.cache import VARIABLE, FactorCache, default_folder
 from factorize.client.held_factors import look_first
 from factorize.errors import CacheUnusable, FactorizeError, InvalidParameter, extras_named
 from factorize.factors.factorization import Factorization
+from factorize.factors.solution import ProgressCallback
 from factorize.factors.strategy_file import read_strategy
 from factorize.format.container import local_path
-from factorize.keywords import Part, SpecKeywords, WorkloadKind, plain
+from factorize.format.keywords import Part, SpecKeywords, WorkloadKind, plain
 from factorize.plain_data.words import document_of_words
-from factorize.solution import ProgressCallback
 from factorize.spec import Spec, notes_of_choice
 from factorize.spec.mechanisms import DenseNoise
 from factorize.storage.store import open_store

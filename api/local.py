@@ -20,10 +20,10 @@ from factorize.encoding import JsonObject
 from factorize.errors import InvalidWorkload
 from factorize.factors.factor_file import cast, load
 from factorize.factors.factorization import Factorization
+from factorize.factors.solution import ProgressCallback
 from factorize.factors.strategy_file import read_strategy
 from factorize.format.manifest import Manifest
 from factorize.format.tensors import MatrixName
-from factorize.solution import ProgressCallback
 from factorize.solvers import choose, estimate
 from factorize.solvers.evidence_search import Recognised, certify_own
 from factorize.spec import Spec

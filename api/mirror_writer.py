@@ -25,7 +25,7 @@ from factorize.errors import FactorizeError, InvalidParameter, NotFound
 from factorize.format.files import replace_file
 from factorize.format.labels import describe_spec
 from factorize.format.manifest import Manifest
-from factorize.signatures import signer
+from factorize.format.signatures import signer
 from factorize.spec import parse_spec
 from factorize.storage.medium.bucket import connect
 from factorize.storage.medium.directory import Directory

@@ -36,11 +36,11 @@ from factorize.factors.certificate import utility_of
 from factorize.factors.factor_file import from_container
 from factorize.factors.factorization import Factorization
 from factorize.factors.sensitivity import compare_plain
+from factorize.factors.solution import Draft, Outcome, Solution
 from factorize.format.container import Container
 from factorize.format.files import Files
 from factorize.format.manifest import ENDLESS_STEPS, Manifest
 from factorize.numbers.blas_threads import one_blas_thread
-from factorize.solution import Draft, Outcome, Solution
 from factorize.spec import Spec, parse_spec
 from factorize.storage.records import user_matrices
 from factorize.storage.store import open_store

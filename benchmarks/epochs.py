@@ -22,8 +22,8 @@ import numpy as np
 from benchmarks.report import Machine, Report, duration
 from factorize.checker.bounds.block_resolvents import nuclear_norm_below
 from factorize.factors.certificate import certify
+from factorize.factors.solution import Solution
 from factorize.numbers.blas_threads import one_blas_thread
-from factorize.solution import Solution
 from factorize.solvers import choose
 from factorize.solvers.epochs import recursions
 from factorize.solvers.epochs.blocks import BlockPoint, Ring, maximise

@@ -30,7 +30,7 @@ from typing import Any
 
 from benchmarks.report import Report, duration
 from benchmarks.timing import Solved, solved
-from factorize.solution import Solution
+from factorize.factors.solution import Solution
 from factorize.solvers.problem import Problem
 from factorize.spec import Spec
 

@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from benchmarks.report import duration
 from factorize.factors.certificate import Certificate, certify
+from factorize.factors.solution import Progress, Solution
 from factorize.numbers.blas_threads import one_blas_thread
-from factorize.solution import Progress, Solution
 from factorize.solvers import choose
 from factorize.solvers.evidence_search import with_evidence
 from factorize.solvers.problem import Problem, Reporter

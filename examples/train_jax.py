@@ -25,11 +25,11 @@ from sklearn.datasets import load_digits
 
 from factorize import parse_spec
 from factorize.adapters.jax import correlated_noise
-from factorize.auditor import ParticipationAuditor
 from factorize.client import load
 from factorize.errors import FactorizeError
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.training import fixed_order
+from factorize.training.auditor import ParticipationAuditor
 
 TARGET_DELTA, CLIP_NORM, TRAINING = 1e-5, 1.0, 1440
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from factorize.errors import SolveFailed
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.numbers.scalars import MAX_STEPS
-from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers import blt
 from factorize.solvers.problem import Estimate, Problem, Reporter
 from factorize.spec import Spec

@@ -15,8 +15,8 @@ from factorize.checker.bounds.evidence import LowerBound
 from factorize.checker.utility import lower_bound
 from factorize.errors import Cancelled, SolveFailed
 from factorize.factors.factorization import Factorization, structured
+from factorize.factors.solution import Progress, Solution
 from factorize.factors.strategy_file import Given
-from factorize.solution import Progress, Solution
 from factorize.solvers.epochs import decompositions, recursions
 from factorize.solvers.methods.compiled import CORES
 from factorize.solvers.min_sep import dual_evidence

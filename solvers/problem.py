@@ -17,8 +17,8 @@ import numpy as np
 
 from factorize.errors import TooLarge
 from factorize.factors.sensitivity import plain_sensitivity
+from factorize.factors.solution import Progress, ProgressCallback
 from factorize.participation import AnyParticipation
-from factorize.solution import Progress, ProgressCallback
 from factorize.spec import Spec
 from factorize.spec.mechanisms import AnyMechanism
 from factorize.spec.objective import Objective
@@ -153,7 +153,7 @@ class Reporter:
 
     Args:
         callback: the caller's; what it raises ends the solve.
-        phase: one of `factorize.solution.PHASES`.
+        phase: one of `factorize.factors.solution.PHASES`.
     """
 
     def __init__(self, callback: ProgressCallback, phase: str = "refine") -> None:

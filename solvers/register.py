@@ -15,7 +15,7 @@ from typing import Any
 
 from factorize.encoding import canonical_json
 from factorize.errors import TooLarge, UnsupportedProblem
-from factorize.solution import ProgressCallback, Solution
+from factorize.factors.solution import ProgressCallback, Solution
 from factorize.solvers.problem import Estimate, Problem
 from factorize.spec import Spec, SpecSource, parse_spec
 from factorize.spec.mechanisms import (

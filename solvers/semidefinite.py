@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.epochs.feasible_strategies import candidates, strategy_of
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of
 from factorize.solvers.single.dense import loss_of, refuse_objective, right_singular, scaled, triangle

@@ -14,8 +14,8 @@ import numpy as np
 import factorize
 from factorize.errors import extras_named
 from factorize.factors.factorization import Factorization
+from factorize.factors.solution import Draft, Progress, ProgressCallback
 from factorize.numbers.blas_threads import MAX_SIDE_WHOLE, one_blas_thread
-from factorize.solution import Draft, Progress, ProgressCallback
 from factorize.solvers.evidence_search import begin, with_evidence
 from factorize.solvers.evidence_search import work as evidence_work
 from factorize.solvers.problem import Estimate, Problem, Reporter, refuse_beyond_memory, with_work

@@ -10,7 +10,7 @@ NAMES = {
     "factorize.client": [],
     "factorize.privacy": ["calibrate", "Calibration", "PrivacyTarget", "Adjacency"],
     "factorize.accounting.amplification": ["calibrate_amplified", "AmplifiedCalibration"],
-    "factorize.auditor": ["ParticipationAuditor"],
+    "factorize.training.auditor": ["ParticipationAuditor"],
     "factorize.training.orders": ["Order", "fixed_order", "min_sep_order", "balls_in_bins", "random_allocation"],
     "factorize.training.sampling": ["CyclicPoisson"],
     "factorize.training.bins_audit": ["BinsAuditor"],

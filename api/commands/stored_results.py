@@ -51,8 +51,8 @@ from factorize.factors.factor_file import load
 from factorize.format.container import local_path
 from factorize.format.labels import describe_part
 from factorize.format.manifest import Manifest
-from factorize.signatures import check_signature
-from factorize.signatures import sign as signed
+from factorize.format.signatures import check_signature
+from factorize.format.signatures import sign as signed
 from factorize.storage.records import MANIFESTS, name_in
 from factorize.storage.revocation import REVOKED
 from factorize.storage.store import Store

@@ -34,7 +34,7 @@ from factorize.errors import CertificateError, InvalidParameter, InvalidStrategy
 from factorize.factors.strategy_file import read_strategy
 from factorize.format.claims import is_exact
 from factorize.format.quantities import at_most
-from factorize.signatures import check_signature
+from factorize.format.signatures import check_signature
 from factorize.spec import parse_spec
 from factorize.structures.base import Matrix, StoredMatrix
 

@@ -15,7 +15,7 @@ from factorize.api.workers.pool import SMALL_MB, Pool, Solve, SolvePlace
 from factorize.api.workers.publishing import Stages, make_and_store
 from factorize.api.workers.worker import AnswerLimits, Ending, WorkerEnded
 from factorize.errors import FactorizeError
-from factorize.solution import Progress
+from factorize.factors.solution import Progress
 from factorize.storage.store import Store, open_store
 
 FIRST_SECONDS = 0.1  # no progress is told before this: the end of a small solve comes sooner, and says it too

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypeGuard, get_args
 
 from factorize.api.workers.worker import Ending, without_places
 from factorize.encoding import is_digest, sha256
-from factorize.solution import PHASES
+from factorize.factors.solution import PHASES
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from factorize.client.connection import Event
-from factorize.solution import Progress
+from factorize.factors.solution import Progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

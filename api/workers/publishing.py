@@ -8,8 +8,8 @@ from typing import Any
 from factorize.api.workers.pool import SolvePlace
 from factorize.api.workers.worker import AnswerLimits
 from factorize.encoding import JsonObject
+from factorize.factors.solution import Progress, ProgressCallback
 from factorize.format.manifest import Manifest
-from factorize.solution import Progress, ProgressCallback
 from factorize.storage.store import Store
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from factorize.adapters.clipped_sums import check_roundings
-from factorize.auditor import Auditor
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.training.auditor import Auditor
 
 
 class BatchAudit:

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 from factorize.adapters.client_ids import EARLY_REASON, ClientId, KnownClients, listed
 from factorize.adapters.clipped_sums import GroupedSum, check_roundings, clipped, flattened, unflattened
 from factorize.adapters.state_file import read_state, write_state
-from factorize.auditor import ParticipationAuditor
 from factorize.client.checkpoints import check_stated
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
@@ -32,6 +31,7 @@ from factorize.format.receipts import REFUSALS
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
+from factorize.training.auditor import ParticipationAuditor
 from factorize.training.receipt import Receipt, refuse_no_receipt
 from factorize.training.run_lock import RunLock
 from factorize.training.statement import PrivacyStatement

@@ -31,7 +31,6 @@ from factorize.adapters.jax_table import (
     with_auto_axes,
     zeros_beside,
 )
-from factorize.auditor import Auditor
 from factorize.client.allowances import check_allowance, raised, rounding_of
 from factorize.client.noise_source import ComputedRows, Streamable, source_of
 from factorize.client.normals import committed, keyed
@@ -42,6 +41,7 @@ from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.numbers.triangular import lower_inverse
 from factorize.privacy import Calibration, check_own
+from factorize.training.auditor import Auditor
 
 _COMMITTED_NUMBERS = 64
 """The numbers of z_0 from which a commitment is made."""

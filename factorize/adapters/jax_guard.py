@@ -22,10 +22,10 @@ from jax.typing import ArrayLike
 
 from factorize.adapters.jax_sums import disclose, enclose
 from factorize.adapters.jax_table import manual_axes, place_of, with_auto_axes
-from factorize.auditor import Auditor
 from factorize.client.single_use import NoiseUse
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import refuse_infinite
+from factorize.training.auditor import Auditor
 from factorize.training.batches import AuditedBatches, Batches, MicroBatches
 
 

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from factorize.auditor import Auditor
 from factorize.client import load
 from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
@@ -16,6 +15,7 @@ from factorize.numbers.scalars import whole_number
 from factorize.samplings import SAMPLINGS
 from factorize.samplings.base import Drawn, Sampling
 from factorize.spec import parse_spec
+from factorize.training.auditor import Auditor
 from factorize.training.job import Source, TrainingJob
 from factorize.training.noise_memory import spec_within, warn_of_dense
 from factorize.training.orders import take_turns

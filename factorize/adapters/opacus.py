@@ -24,11 +24,11 @@ from factorize.adapters.ranks.placements import values_sum
 from factorize.adapters.raw_gradients import USED_ROWS, forget_gradients, keep_gradients, kept_gradient, refuse_used
 from factorize.adapters.rehearsal import Rehearsal
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions, with_arrays, with_tensors
-from factorize.auditor import Auditor
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind
 from factorize.samplings.calibrating import epsilon_of_first_steps
+from factorize.training.auditor import Auditor
 
 __all__ = ["CorrelatedOptimizer", "refuse_sampling"]
 

@@ -17,7 +17,6 @@ from factorize.adapters.ranks.agreement import agree, require_distributed
 from factorize.adapters.ranks.placements import ShardLayout, is_sharded, refuse_unknown_parts, values_sum
 from factorize.adapters.released_sums import ReleasedSums, noise_dtype, norm_of
 from factorize.adapters.torch_engine import DeviceSource
-from factorize.auditor import Auditor
 from factorize.client import noise as core
 from factorize.client.noise_kernels import add_noise
 from factorize.client.noise_source import Streamable, source_of
@@ -28,6 +27,7 @@ from factorize.errors import InvalidParameter
 from factorize.format.manifest import certified
 from factorize.numbers.compiling import HAS_COMPILER
 from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind, check_own
+from factorize.training.auditor import Auditor
 
 _MAX_THREAD_ENTRIES = (1 << 15) - 64
 """The most entries that a thread of the noise adds at a time: so few that torch starts no threads for them."""

@@ -18,7 +18,7 @@ from factorize.checker.report import Report
 from factorize.checker.strategy import read_factor_file
 from factorize.encoding import in_one_line, read_json
 from factorize.errors import EXTRAS, FactorizeError, InvalidParameter, TooLarge
-from factorize.signatures import check_signature
+from factorize.format.signatures import check_signature
 
 USAGE, INTERRUPTED = 2, 130
 SIGNATURE = "receipt.signature"

@@ -19,7 +19,7 @@ from factorize.errors import CacheUnusable, CorruptObject, InvalidParameter, Ser
 from factorize.format.container import local_path
 from factorize.format.files import Files, check_is_file, replace_file
 from factorize.format.manifest import Manifest, StoredFile, check_file
-from factorize.signatures import check_signature
+from factorize.format.signatures import check_signature
 
 ATTEMPTS = 3
 """The whole transfers with wrong bytes after which a download gives up."""

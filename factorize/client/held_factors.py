@@ -29,10 +29,10 @@ from factorize.errors import (
 )
 from factorize.factors import Factors
 from factorize.format.container import Container, local_path
+from factorize.format.keywords import MechanismKind, WorkloadKind
 from factorize.format.manifest import Manifest, check_file, matrix_parts
+from factorize.format.signatures import Signature, check_signature
 from factorize.format.tensors import MatrixName
-from factorize.keywords import MechanismKind, WorkloadKind
-from factorize.signatures import Signature, check_signature
 
 if TYPE_CHECKING:
     from factorize.factors.factorization import Factorization

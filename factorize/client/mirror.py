@@ -34,7 +34,7 @@ from factorize.errors import (
     StoreUnavailable,
 )
 from factorize.format.manifest import Manifest
-from factorize.signatures import check_signature
+from factorize.format.signatures import check_signature
 
 INDEX = "index.json"
 FORMAT = "factorize-mirror"

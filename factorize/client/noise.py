@@ -24,7 +24,7 @@ from factorize.numbers.scalars import whole_number
 from factorize.privacy import Calibration, refuse_infinite
 
 if TYPE_CHECKING:
-    from factorize.auditor import Auditor
+    from factorize.training.auditor import Auditor
 
 MEMORY_BYTES = 1 << 28
 """The largest Z that is kept in memory where C has no structure; rows of a larger one are drawn again."""

@@ -16,10 +16,10 @@ from factorize.checker.losses.variances import MAX_WIDTH, width_of_losses
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, TooLarge
 from factorize.factors.sensitivity import Sensitivity, sensitivity_of
+from factorize.factors.solution import Outcome
 from factorize.format.claims import BOUNDS
 from factorize.format.manifest import Manifest
 from factorize.numbers.blas_threads import one_blas_thread
-from factorize.solution import Outcome
 from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.endless import AnyStrategy, EndlessMatrix

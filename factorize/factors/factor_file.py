@@ -14,11 +14,11 @@ import numpy as np
 from factorize.errors import CorruptObject, InvalidParameter, StoreUnavailable, extras_named
 from factorize.factors.certificate import certify
 from factorize.factors.factorization import Factorization, materialise
+from factorize.factors.solution import Outcome
 from factorize.format.container import Container
 from factorize.format.description import DTYPES
 from factorize.format.manifest import Manifest, evidence_of, matrix_of
 from factorize.format.tensors import MATRIX_NAMES
-from factorize.solution import Outcome
 from factorize.spec import Spec, parse_spec
 from factorize.spec.mechanisms import Added
 from factorize.structures.layouts import build_matrix, describe

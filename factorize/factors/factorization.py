@@ -32,6 +32,7 @@ from factorize.errors import (
 )
 from factorize.factors import Factors
 from factorize.factors.certificate import Certificate, certify
+from factorize.factors.solution import Outcome, Solution
 from factorize.factors.strategy_file import read_strategy
 from factorize.format.container import local_path
 from factorize.format.files import Files, write_whole
@@ -39,7 +40,6 @@ from factorize.format.manifest import SCHEMA, Manifest
 from factorize.format.tensors import MATRIX_NAMES, MatrixName
 from factorize.numbers.covered import column_defect, covering, defect
 from factorize.numbers.triangular import toeplitz_rows
-from factorize.solution import Outcome, Solution
 from factorize.spec import Spec, parse_spec
 from factorize.spec.mechanisms import Added
 from factorize.structures.base import MAX_DENSE, Matrix

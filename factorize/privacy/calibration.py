@@ -39,7 +39,7 @@ NOT_LOOKED_AT: Literal["not_looked_at"] = "not_looked_at"
 
 
 class Telling(Protocol):
-    """An object that is told of each batch: a `factorize.auditor.Auditor`."""
+    """An object that is told of each batch: a `factorize.training.auditor.Auditor`."""
 
     def check_calibration(self, calibration: Calibration) -> None:
         """Refuse a calibration that relies on other batches than those that pass."""

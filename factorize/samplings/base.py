@@ -13,7 +13,6 @@ import numpy as np
 import factorize
 from factorize.accounting.joint_moments import JointMoments
 from factorize.accounting.law import Law
-from factorize.auditor import Auditor, ParticipationAuditor
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors
 from factorize.participation import Participation
@@ -21,6 +20,7 @@ from factorize.privacy import Calibration
 from factorize.privacy.question import Question, SamplingOptions
 from factorize.samplings.first_steps import first_steps
 from factorize.structures.base import Matrix
+from factorize.training.auditor import Auditor, ParticipationAuditor
 from factorize.training.batches import Batches
 from factorize.training.job import Source, TrainingJob
 
@@ -83,7 +83,7 @@ class Sampling(ABC):
     drawn: ClassVar[bool] = True
     imports: ClassVar[str]
     audit: ClassVar[tuple[str, str]] = (
-        "from factorize.auditor import ParticipationAuditor",
+        "from factorize.training.auditor import ParticipationAuditor",
         "ParticipationAuditor.of(scale, factors.steps)",
     )
     padded: ClassVar[bool] = True

@@ -15,8 +15,8 @@ from pydantic import Field
 
 from factorize.encoding import json_digest, read_json
 from factorize.errors import InvalidParameter, InvalidSpec, UnsupportedProblem, Violation
+from factorize.format.keywords import SpecKeywords, WorkloadKind, plain
 from factorize.format.labels import describe_part
-from factorize.keywords import SpecKeywords, WorkloadKind, plain
 from factorize.participation import AnyParticipation, Participation, Single
 from factorize.plain_data import Frozen, Positive, read_union
 from factorize.plain_data.words import document_of_words

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from factorize.auditor import Auditor
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
+from factorize.training.auditor import Auditor
 
 
 class MicroBatches(NamedTuple):

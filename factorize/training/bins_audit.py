@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from factorize.auditor import Auditor, numbered_users, users_of
 from factorize.client.checkpoints import check_stated, step_of
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
 from factorize.participation import example_indices
 from factorize.privacy import Calibration
+from factorize.training.auditor import Auditor, numbered_users, users_of
 from factorize.training.bin_draws import checked_key, equal_sizes_probability, regularity
 from factorize.training.bins_order import BallsInBins, covered_by
 

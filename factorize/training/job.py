@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from factorize.auditor import numbered_users
 from factorize.format.manifest import CertifiedFactors
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.privacy.adjacency import Adjacency
+from factorize.training.auditor import numbered_users
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from factorize.auditor import numbered_users
 from factorize.client.single_use import Secret
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
 from factorize.participation import example_indices, read_participation
+from factorize.training.auditor import numbered_users
 from factorize.training.batches import Batches, MicroBatches, epochs_of
 from factorize.training.bins_order import BallsInBins, RandomAllocation
 
@@ -194,7 +194,7 @@ def take_turns(order: Batches, users: Sequence[object] | np.ndarray, *, seed: in
 
     Args:
         order: order of users, public or drawn in secret, numbered from 0 as they first appear in `users`.
-        users: user of each example: see `factorize.auditor.ParticipationAuditor`.
+        users: user of each example: see `factorize.training.auditor.ParticipationAuditor`.
         seed: public seed of the permutation of each user's examples.
 
     Raises:

@@ -35,8 +35,8 @@ from factorize.privacy.selection import BestOf
 from factorize.training.run_lock import RunLock
 
 if TYPE_CHECKING:
-    from factorize.auditor import Auditor
     from factorize.format.manifest import CertifiedFactors
+    from factorize.training.auditor import Auditor
     from factorize.training.statement import PrivacyStatement
 
 _STATED_FIELDS = {"sampling"}.union(CALIBRATION, *SAMPLING_SHAPES.values(), MOMENTS)

@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors
 from factorize.privacy import Calibration
+from factorize.training.auditor import ParticipationAuditor
 from factorize.training.bins_order import BallsInBins
 from factorize.training.orders import Order
 from factorize.training.receipt import Receipt

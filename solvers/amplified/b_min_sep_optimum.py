@@ -12,8 +12,8 @@ import numpy as np
 
 from factorize.accounting.min_sep_law import MinSepEstimate, MinSepLaw
 from factorize.errors import SolveFailed
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
-from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.amplified.spread_sensitivity import largest_form
 from factorize.solvers.banded import banded_optimum as banded
 from factorize.solvers.banded.gram_descent import Landscape

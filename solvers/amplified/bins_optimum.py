@@ -17,8 +17,8 @@ import numpy as np
 from factorize.accounting.claim_search import claimable
 from factorize.accounting.gram_matrix import bin_gram, gram_of_column
 from factorize.errors import CertificateError, InvalidParameter, SolveFailed
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.numbers.blas_threads import one_blas_thread
-from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.amplified.column_factors import FIT_ROUNDS, ColumnFit
 from factorize.solvers.amplified.families import AllTaps, BufferedTaps, Family, InverseTaps, starting_taps
 from factorize.solvers.amplified.spread_sensitivity import SAMPLES, Amplified, amplify

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from factorize.checker.bounds.evidence import MAX_N_IN_BAND
 from factorize.errors import ConditionNotMet, SolveFailed, TooLarge, UnsupportedProblem
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.participation import AnyParticipation, Single
-from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.banded.gram_descent import MIN_SHARE, GramDescent, GramPoint, Landscape, own_forms, shares_of
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, outline_of

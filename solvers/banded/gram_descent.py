@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solution import Outcome
+from factorize.factors.solution import Outcome
 from factorize.solvers.banded.band_kernels import backward, forward
 from factorize.solvers.banded.preconditioner import Preconditioner
 from factorize.solvers.methods.compiled import Array

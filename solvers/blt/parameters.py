@@ -27,7 +27,7 @@ from itertools import count
 
 import numpy as np
 
-from factorize.solution import Outcome
+from factorize.factors.solution import Outcome
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.search import Function
 

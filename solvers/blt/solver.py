@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from factorize.solution import ProgressCallback, Solution
+from factorize.factors.solution import ProgressCallback, Solution
 from factorize.solvers.blt.loss import ClosedLoss, SeriesLoss
 from factorize.solvers.blt.parameters import Alternating, BltPoint, minimise, progressions
 from factorize.solvers.epochs.fitted_columns import fitted_columns, fitting_cost

@@ -22,7 +22,7 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.factors.certificate import RESIDUAL_LIMIT
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.buffered import redrawn
 from factorize.solvers.buffered.profiles import BufferedLoss, places, starts_of_blocks, unit_columns
 from factorize.solvers.methods.compiled import Array

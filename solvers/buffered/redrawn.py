@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.buffered.redrawn_loss import BidiagonalDecoder, RedrawnLoss, RedrawnNumbers
 from factorize.solvers.buffered.redrawn_start import decays_between, fitted, usual_rates
 from factorize.solvers.epochs import recursions

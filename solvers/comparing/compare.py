@@ -18,11 +18,11 @@ from factorize.client.service import Origin
 from factorize.errors import Cancelled, FactorizeError, InvalidParameter
 from factorize.factors.factor_file import load
 from factorize.factors.factorization import Factorization
+from factorize.factors.solution import Outcome, Progress, Solution
 from factorize.numbers.blas_threads import one_blas_thread
 from factorize.numbers.processor_time import stop_clock
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
-from factorize.solution import Outcome, Progress, Solution
 from factorize.solvers.comparing.attempts import Attempt, OutOfTime, groups, worker_count
 from factorize.solvers.comparing.candidates import left_out
 from factorize.solvers.comparing.comparison_table import CompareProgress, Comparison, Refused, Row, ranked, recommend

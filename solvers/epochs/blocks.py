@@ -25,7 +25,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from factorize.solution import Outcome
+from factorize.factors.solution import Outcome
 from factorize.solvers.epochs import class_blocks
 from factorize.solvers.epochs.block_kernels import eliminate, invert, tiles
 from factorize.solvers.epochs.correlation_blocks import pack

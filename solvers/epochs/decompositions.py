@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.epochs import block_newton
 from factorize.solvers.epochs.correlation_blocks import (
     BlockIterate,

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.epochs import decompositions as epochs
 from factorize.solvers.epochs.blocks import BlockPoint, Ring, after_power_step, maximise
 from factorize.solvers.epochs.cholesky import reverse_cholesky

@@ -7,9 +7,9 @@ from itertools import count
 import numpy as np
 
 from factorize.factors.sensitivity import sensitivity_of
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.format.tensors import MIN_COEFFICIENT, fading
 from factorize.numbers.triangular import series_product, series_quotient
-from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.methods.transforms import square_root
 from factorize.solvers.problem import (
     Estimate,

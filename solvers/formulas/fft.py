@@ -20,7 +20,7 @@ Learning", section 5 and its appendix on the optimal decoder (arXiv 2211.06530).
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solution import ProgressCallback, Solution
+from factorize.factors.solution import ProgressCallback, Solution
 from factorize.solvers.formulas.closed_form import finish
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, refuse_beyond_dense

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from factorize.solution import ProgressCallback, Solution
+from factorize.factors.solution import ProgressCallback, Solution
 from factorize.solvers.formulas.closed_form import estimate as estimate
 from factorize.solvers.formulas.closed_form import (
     finish,

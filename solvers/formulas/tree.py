@@ -19,7 +19,7 @@ The closed forms are derived in docs/notes/mechanisms.md.
 import numpy as np
 from numpy.typing import NDArray
 
-from factorize.solution import ProgressCallback, Solution
+from factorize.factors.solution import ProgressCallback, Solution
 from factorize.solvers.formulas.closed_form import finish
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, refuse_beyond_dense

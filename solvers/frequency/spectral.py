@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorize.errors import ConditionNotMet, SolveFailed
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.predict.asymptotic import quadratic_power
 from factorize.predict.filters import stationary_losses
-from factorize.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.formulas.closed_form import needs_decoder, strategy_coefficients
 from factorize.solvers.frequency.cone import Plant
 from factorize.solvers.frequency.strongly_convex import design, nu_bound, white_bound

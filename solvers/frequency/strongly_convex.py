@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from factorize.factors.solution import Outcome
 from factorize.predict.asymptotic import distance_squared, limiting_sensitivity_squared, warped_grid
-from factorize.solution import Outcome
 from factorize.solvers.frequency.cone import ConeProgram, Multiplier, Plant
 from factorize.solvers.frequency.enclosure import Arcs, Enclosure, Jet, mean_enclosure
 from factorize.solvers.methods.compiled import Array

@@ -11,7 +11,7 @@ Reference: Birgin, Martinez, Raydan, Nonmonotone spectral projected gradient met
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from factorize.solution import Outcome
+from factorize.factors.solution import Outcome
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.search import End, Function, run
 

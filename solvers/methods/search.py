@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from factorize.solution import Outcome
+from factorize.factors.solution import Outcome
 from factorize.solvers.methods.compiled import Array
 
 GAP_SHARE = 0.3

@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.epochs.feasible_strategies import strategy_of
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.min_sep.cells import Cells

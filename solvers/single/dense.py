@@ -20,7 +20,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from factorize.errors import InvalidParameter, SolveFailed
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.methods.compiled import Product
 from factorize.solvers.methods.search import GAP_SHARE, End
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of, refuse_beyond_dense

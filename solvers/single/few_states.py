@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.methods.search import GAP_SHARE
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, refuse_beyond_dense
 from factorize.solvers.single import dense

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of, refuse_beyond_dense
 from factorize.solvers.single.dense import RIDGES, best_of, filled, row_losses, scaled, short_of
 from factorize.solvers.single.few_states import Merged, merge

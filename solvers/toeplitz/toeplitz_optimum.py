@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.epochs.fitted_columns import fitted_columns, fitting_cost, refuse_fitted
 from factorize.solvers.formulas.closed_form import needs_decoder, normalised, recursion_cost, strategy_coefficients
 from factorize.solvers.methods.compiled import Array

@@ -21,8 +21,8 @@ from factorize.api.questions.comparison import comparison
 from factorize.api.questions.documents import ComparisonTable
 from factorize.api.terminal.progress import Bars, display
 from factorize.errors import Cancelled, InvalidParameter, InvalidSpec
+from factorize.factors.solution import Progress
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
-from factorize.solution import Progress
 
 
 def test_words_are_a_spec() -> None:

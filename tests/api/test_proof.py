@@ -20,9 +20,9 @@ from factorize.api.proof import inspect, prove
 from factorize.api.workers.worker import Worker, WorkerEnded
 from factorize.errors import CertificateError, CorruptObject, InvalidStrategy, StoreUnavailable, TooLarge
 from factorize.factors.sensitivity import compare_plain
+from factorize.factors.solution import Draft, Outcome, Solution
 from factorize.format.manifest import manifest_digest
 from factorize.participation import read_participation
-from factorize.solution import Draft, Outcome, Solution
 from factorize.storage.objects import STAGING
 from factorize.storage.store import Store, open_store
 from factorize.structures.dense import DenseMatrix

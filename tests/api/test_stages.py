@@ -12,7 +12,7 @@ from factorize import solvers
 from factorize.api.local import obtain
 from factorize.api.terminal.progress import state_text
 from factorize.errors import Cancelled
-from factorize.solution import PHASES, Progress
+from factorize.factors.solution import PHASES, Progress
 from factorize.storage.store import open_store
 
 

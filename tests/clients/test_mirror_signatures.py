@@ -23,7 +23,7 @@ from factorize.api.mirror_writer import write_mirror
 from factorize.client.mirror import Mirror
 from factorize.encoding import sha256
 from factorize.errors import BadSignature, FactorizeError, InvalidParameter
-from factorize.signatures import sign
+from factorize.format.signatures import sign
 from factorize.solvers import choose, solve
 from factorize.spec import Spec
 from factorize.storage.store import open_store

@@ -23,13 +23,13 @@ from servers import serving
 from sigstore.dsse import Statement as DsseStatement
 
 import factorize
-from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import main as check
 from factorize.client import fetch
 from factorize.encoding import canonical_json
 from factorize.errors import BadSignature, InvalidParameter
-from factorize.signatures import check_signature, sign
+from factorize.format.signatures import check_signature, sign
 from factorize.storage.store import open_store
+from factorize.training.auditor import ParticipationAuditor
 from factorize.training.receipt import Receipt
 from factorize.training.statement import PrivacyStatement
 

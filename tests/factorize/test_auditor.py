@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.accounting.amplification import AmplifiedCalibration
-from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.factors.sensitivity import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.training.auditor import ParticipationAuditor
 from factorize.training.orders import Order, fixed_order, min_sep_order
 from factorize.training.sampling import CyclicPoisson
 

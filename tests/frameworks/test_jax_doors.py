@@ -39,8 +39,8 @@ from jax import numpy as jnp
 from factorize.adapters.jax import correlated_noise, raised_sigma_of_sums
 from factorize.adapters.jax_private import PrivateJax, make_private
 from factorize.adapters.jax_sums import disclose
-from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.training.auditor import ParticipationAuditor
 from factorize.training.receipt import Receipt
 
 pytestmark = pytest.mark.single_use

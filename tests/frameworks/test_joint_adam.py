@@ -17,10 +17,10 @@ from factorize.accounting.joint_moments import calibrate_moments
 from factorize.adapters.adaptive.joint_adam import JointAdam, MomentAdam, second_seed
 from factorize.adapters.private import Private
 from factorize.adapters.torch import NoiseGenerator
-from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget
 from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.training.auditor import ParticipationAuditor
 from factorize.training.orders import fixed_order
 
 CLIP, FLOOR, RATE = 0.7, 0.05, 0.01

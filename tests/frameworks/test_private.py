@@ -24,7 +24,6 @@ from factorize.accounting import BinsCalibration
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private, workload_of
 from factorize.adapters.torch import NoiseGenerator
-from factorize.auditor import ParticipationAuditor
 from factorize.checker.receipt import check_receipt
 from factorize.errors import ConditionNotMet, InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
@@ -33,6 +32,7 @@ from factorize.solvers import solve
 from factorize.spec import parse_spec
 from factorize.spec.objective import LambdaTau
 from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.training.auditor import ParticipationAuditor
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.bins_order import RandomAllocation
 from factorize.training.receipt import Receipt

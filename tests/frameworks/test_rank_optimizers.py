@@ -22,9 +22,9 @@ from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.private import make_private
 from factorize.adapters.ranks import agreement
 from factorize.adapters.ranks.opacus_ranks import correlated_optimizer
-from factorize.auditor import ParticipationAuditor
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
+from factorize.training.auditor import ParticipationAuditor
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for all ranks, on whatever machine
 N, ROWS, CLIP = 4, 12, 0.5

@@ -54,8 +54,8 @@ from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private
 from factorize.adapters.ranks import agreement
 from factorize.adapters.torch import NoiseGenerator
-from factorize.auditor import ParticipationAuditor
 from factorize.errors import FactorizeError
+from factorize.training.auditor import ParticipationAuditor
 from factorize.training.orders import fixed_order
 from factorize.training.receipt import Receipt
 

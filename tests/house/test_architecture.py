@@ -58,7 +58,7 @@ dialects of SQL, models whose fields are options, and solvers."""
 ABSENT = {
     "import factorize": {"lzma", "numpy", "scipy", "pydantic", "numba", "cvxpy", "scs", "fastapi", "dask"},
     "import factorize.client": {"lzma", "pydantic", "scipy", "numba", "cvxpy", "fastapi", "dask", "matplotlib"},
-    "import factorize.adapters, factorize.auditor": {"torch", "jax", "scipy", "numba", "cvxpy", "matplotlib"},
+    "import factorize.adapters, factorize.training.auditor": {"torch", "jax", "scipy", "numba", "cvxpy", "matplotlib"},
     "from factorize import Spec, certify, load": {"numba", "cvxpy", "scs", "fastapi", "dask", "matplotlib"},
     "import factorize.solvers": {"numba", "cvxpy", "scs", "fastapi", "dask", "distributed", "matplotlib"},
     "import factorize.api.cli": {"numba", "cvxpy", "scs", "fastapi", "dask", "distributed", "matplotlib", "sqlalchemy"},
@@ -154,6 +154,11 @@ def test_no_module_imports_itself_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" <- ".join(error.args[1]))
+
+
+def test_the_root_holds_four_modules() -> None:
+    """All others stand in a room."""
+    assert len(list((ROOT / "factorize").glob("[!_]*.py"))) <= 4
 
 
 def test_only_the_reference_solver_imports_cvxpy() -> None:

@@ -15,7 +15,6 @@ from bare_sites import link, name_of, run
 from cases import FAST, PARTICIPATIONS, case_of
 
 import factorize
-from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import main
 from factorize.checker.receipt import check_receipt
 from factorize.checker.receipt_text import EXIT_OPEN
@@ -23,6 +22,7 @@ from factorize.checker.structures import LIMITS, READINGS
 from factorize.errors import UnsupportedProblem
 from factorize.format.tensors import SCALED
 from factorize.solvers import solve
+from factorize.training.auditor import ParticipationAuditor
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.orders import balls_in_bins
 from factorize.training.receipt import Receipt

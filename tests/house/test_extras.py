@@ -35,7 +35,7 @@ JOB = """
 import json, sys
 import numpy as np
 from factorize import Spec
-from factorize.auditor import ParticipationAuditor
+from factorize.training.auditor import ParticipationAuditor
 from factorize.client import Service, load
 from factorize.training import fixed_order
 

@@ -25,6 +25,14 @@ from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
 from factorize.errors import InvalidParticipation, UnsupportedProblem
 from factorize.factors.factor_file import load
 from factorize.factors.sensitivity import SERVED_KINDS, sensitivity_of
+from factorize.format.keywords import (
+    MechanismKind,
+    ObjectiveKind,
+    ParticipationKind,
+    ScheduleKind,
+    SpecKeywords,
+    WorkloadKind,
+)
 from factorize.format.manifest import ENDLESS_STEPS
 from factorize.format.tensors import (
     ENDLESS_ONLY_STRUCTURES,
@@ -34,7 +42,6 @@ from factorize.format.tensors import (
     SHAPES,
     VALUES,
 )
-from factorize.keywords import MechanismKind, ObjectiveKind, ParticipationKind, ScheduleKind, SpecKeywords, WorkloadKind
 from factorize.participation import KINDS as KINDS_OF_PARTICIPATION
 from factorize.participation import AnyParticipation, MinSep, Participation, is_canonical, read_participation
 from factorize.plain_data.words import words_of
@@ -180,7 +187,7 @@ class TestStructures:
 
 
 def test_keywords_are_those_of_the_spec() -> None:
-    """A kind that is added is typed in factorize/keywords.py, so that editors complete it."""
+    """A kind that is added is typed in factorize/format/keywords.py, so that editors complete it."""
     words = words_of(Spec)
     assert set(SpecKeywords.__annotations__) == set(words) - {"workload"}
     for name, kinds in (

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from factorize.solution import Outcome
+from factorize.factors.solution import Outcome
 from factorize.solvers.methods.quasi_newton import descend, differences
 from factorize.solvers.methods.search import End, Iterate
 

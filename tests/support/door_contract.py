@@ -23,7 +23,6 @@ import numpy as np
 import pytest
 from handmade import Handmade
 
-from factorize.auditor import ParticipationAuditor
 from factorize.client import single_use
 from factorize.client.engines import RowSums, Streaming
 from factorize.client.normals import keyed
@@ -32,6 +31,7 @@ from factorize.factors.sensitivity import Sensitivity, sensitivity_of
 from factorize.participation import read_participation
 from factorize.privacy import NOT_LOOKED_AT, Calibration, PrivacyTarget, calibrate
 from factorize.structures.toeplitz import ToeplitzMatrix
+from factorize.training.auditor import ParticipationAuditor
 
 EPOCHS, BATCHES, SIZE, CLIP = 2, 3, 2, 1.0
 N, EXAMPLES = EPOCHS * BATCHES, BATCHES * SIZE

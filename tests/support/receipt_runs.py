@@ -13,9 +13,9 @@ import factorize
 from factorize.accounting import calibrate_sampling
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.accounting.joint_moments import calibrate_moments
-from factorize.auditor import ParticipationAuditor
 from factorize.encoding import canonical_json, json_digest
 from factorize.privacy import BestOf, PrivacyTarget
+from factorize.training.auditor import ParticipationAuditor
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.orders import balls_in_bins, fixed_order, random_allocation
 from factorize.training.receipt import Receipt

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from factorize.api.questions import registry
 from factorize.api.workers.worker_process import Tell
-from factorize.solution import Progress
+from factorize.factors.solution import Progress
 
 make_ready = registry.make_ready
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from factorize import solvers
 from factorize.factors.factorization import Factorization
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.spec import Spec, parse_spec
 from factorize.structures.base import Matrix
 

@@ -13,8 +13,8 @@ from specs import claimed, document_of, spec_of
 
 from factorize.encoding import sha256
 from factorize.factors.factorization import Factorization
+from factorize.factors.solution import Outcome
 from factorize.format.files import Files
-from factorize.solution import Outcome
 from factorize.spec import Spec
 from factorize.storage.medium.directory import Directory
 from factorize.storage.store import Store

@@ -16,8 +16,8 @@ from factorize.api.workers.pool import Pool
 from factorize.api.workers.publishing import step_of
 from factorize.api.workers.worker_process import Tell
 from factorize.errors import CertificateError, StoreUnavailable
+from factorize.factors.solution import Progress
 from factorize.format.manifest import Manifest
-from factorize.solution import Progress
 
 RESULT = "cd" * 32
 MODULES = ("toy_solver", "toy_solver")

@@ -14,7 +14,6 @@ import factorize
 from factorize import parse_spec, solvers
 from factorize.accounting.amplification import calibrate_amplified
 from factorize.adapters.jobs import FactorSource, plan, samplings_of
-from factorize.auditor import ParticipationAuditor
 from factorize.checker.check import check_factor_file
 from factorize.checker.receipt import check_receipt
 from factorize.client import load
@@ -22,7 +21,8 @@ from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParticipation
 from factorize.factors.certificate import certify
 from factorize.factors.factor_file import load as open_file
-from factorize.solution import Outcome
+from factorize.factors.solution import Outcome
+from factorize.training.auditor import ParticipationAuditor
 from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
 from factorize.training.receipt import Receipt
 

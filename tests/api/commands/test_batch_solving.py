@@ -13,7 +13,7 @@ from factorize.api.commands.batch_solving import LocalLanes, solve_all
 from factorize.api.local import choose
 from factorize.api.terminal.progress import Display
 from factorize.errors import LimitExceeded, NotFound
-from factorize.solution import Progress
+from factorize.factors.solution import Progress
 from factorize.spec import Spec, parse_spec
 from factorize.storage.fsck import fsck
 from factorize.storage.objects import STAGING

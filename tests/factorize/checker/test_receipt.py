@@ -24,7 +24,6 @@ from manifest_mutations import changed, nodes
 from receipt_runs import GUARANTEED, KINDS, Run, in_fixed_order, in_one_epoch, signed, with_others
 
 import factorize
-from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import PAGES, main
 from factorize.checker.__main__ import run as run_command
 from factorize.checker.receipt import check_receipt
@@ -34,6 +33,7 @@ from factorize.errors import CorruptObject, InvalidParameter
 from factorize.format.quantities import at_most
 from factorize.numbers.gaussian import gaussian_delta
 from factorize.privacy import BestOf
+from factorize.training.auditor import ParticipationAuditor
 from factorize.training.orders import fixed_order
 from factorize.training.receipt import Receipt
 from factorize.training.statement import PrivacyStatement

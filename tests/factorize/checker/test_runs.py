@@ -21,12 +21,12 @@ from receipt_runs import signed
 from safetensors.numpy import save_file
 
 import factorize
-from factorize.auditor import ParticipationAuditor
 from factorize.checker.__main__ import main
 from factorize.checker.receipt import check_receipt
 from factorize.encoding import canonical_json, json_digest
 from factorize.errors import InvalidParameter
 from factorize.training import fixed_order
+from factorize.training.auditor import ParticipationAuditor
 from factorize.training.receipt import Receipt
 from factorize.training.statement import PrivacyStatement
 from papers.training.order_record import OrderRecord

@@ -14,7 +14,7 @@ from factorize import solvers
 from factorize.checker.utility import lower_bound
 from factorize.errors import CertificateError, TooLarge
 from factorize.factors.certificate import certify
-from factorize.solution import Outcome
+from factorize.factors.solution import Outcome
 from factorize.spec import parse_spec
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.toeplitz import ToeplitzMatrix

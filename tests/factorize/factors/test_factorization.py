@@ -20,9 +20,9 @@ from factorize.encoding import canonical_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
 from factorize.factors.factor_file import from_container
 from factorize.factors.factorization import Factorization
+from factorize.factors.solution import Outcome
 from factorize.format.container import Container
 from factorize.format.manifest import Manifest, manifest_digest
-from factorize.solution import Outcome
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import describe
 from factorize.structures.toeplitz import ToeplitzMatrix

@@ -26,7 +26,6 @@ from training_cases import UnitNoise
 
 import factorize
 from factorize.accounting import calibrate_bins
-from factorize.auditor import ParticipationAuditor
 from factorize.client import load
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.factors.factorization import Factorization
@@ -34,6 +33,7 @@ from factorize.factors.sensitivity import Sensitivity
 from factorize.format.manifest import Manifest
 from factorize.privacy import check_own
 from factorize.privacy.adjacency import Adjacency
+from factorize.training.auditor import ParticipationAuditor
 from factorize.training.batches import AuditedBatches
 from factorize.training.bin_draws import (
     capacity_for,

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorize.accounting.amplification import AmplifiedCalibration
-from factorize.auditor import Auditor, ParticipationAuditor, numbered_users
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.factors.sensitivity import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.training import Order, fixed_order, take_turns
+from factorize.training.auditor import Auditor, ParticipationAuditor, numbered_users
 from factorize.training.batches import Batches
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.orders import balls_in_bins, min_sep_order, random_allocation

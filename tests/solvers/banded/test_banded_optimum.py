@@ -12,7 +12,7 @@ from specs import solved, spec_of
 
 from factorize import solvers
 from factorize.factors.certificate import Certificate, certify
-from factorize.solution import Outcome, Progress
+from factorize.factors.solution import Outcome, Progress
 from factorize.solvers.banded import banded_optimum as banded
 from factorize.solvers.problem import Problem
 from factorize.spec import Spec

@@ -7,7 +7,7 @@ import pytest
 from specs import solved
 
 from factorize.factors.certificate import certify
-from factorize.solution import Outcome
+from factorize.factors.solution import Outcome
 from factorize.solvers.blt.loss import ClosedLoss
 from factorize.solvers.blt.parameters import minimise, progressions
 from factorize.solvers.blt.solver import loss_of

@@ -9,9 +9,9 @@ from specs import solved, spec_of
 from factorize import solvers
 from factorize.client.noise_source import Streamable, noise_source
 from factorize.errors import Cancelled, InvalidParameter, SolveFailed, TooLarge
+from factorize.factors.solution import Progress
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
-from factorize.solution import Progress
 from factorize.solvers.comparing.candidates import fewer_bands, mechanisms
 from factorize.solvers.comparing.compare import compare
 from factorize.solvers.comparing.comparison_schedule import certificate_seconds

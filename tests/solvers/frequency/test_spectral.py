@@ -15,6 +15,7 @@ from factorize import solvers
 from factorize.errors import ConditionNotMet, SolveFailed
 from factorize.factors.factor_file import load
 from factorize.factors.factorization import Factorization
+from factorize.factors.solution import Outcome
 from factorize.numbers.triangular import series_product
 from factorize.predict.asymptotic import (
     circle_integral,
@@ -25,7 +26,6 @@ from factorize.predict.asymptotic import (
     warped_grid,
 )
 from factorize.predict.filters import stationary_losses
-from factorize.solution import Outcome
 from factorize.solvers.formulas.closed_form import strategy_coefficients
 from factorize.solvers.frequency.cone import ConeProgram, Plant
 from factorize.solvers.frequency.strongly_convex import design, nu_bound, white_bound

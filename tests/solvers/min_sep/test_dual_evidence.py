@@ -11,7 +11,7 @@ from specs import spec_of
 from factorize.checker.bounds.evidence import evidence_of
 from factorize.checker.utility import lower_bound
 from factorize.errors import CertificateError
-from factorize.solution import Progress
+from factorize.factors.solution import Progress
 from factorize.solvers.epochs.blocks import _raised
 from factorize.solvers.min_sep import dual_evidence
 from factorize.solvers.min_sep.dual_evidence import banded_evidence

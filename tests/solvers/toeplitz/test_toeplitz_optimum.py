@@ -15,8 +15,8 @@ from specs import spec_of
 from factorize import solvers
 from factorize.factors.certificate import Certificate, certify
 from factorize.factors.factorization import Factorization
+from factorize.factors.solution import Outcome
 from factorize.numbers.triangular import toeplitz_rows
-from factorize.solution import Outcome
 from factorize.solvers.formulas.closed_form import strategy_coefficients
 from factorize.solvers.methods.transforms import square_root
 from factorize.spec import Spec

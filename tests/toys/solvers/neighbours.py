@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from factorize.structures.bidiagonal import BidiagonalMatrix
 
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.problem import Estimate, Problem, estimate_of
 from factorize.spec import Spec
 from factorize.spec.mechanisms import Neighbours

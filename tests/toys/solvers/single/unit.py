@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from factorize.solution import Outcome, ProgressCallback, Solution
+from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.solvers.problem import Estimate, Problem, estimate_of
 from factorize.spec import Spec
 
