@@ -70,13 +70,15 @@ def found(name: str, mesh: Mesh) -> dict[str, Any]:
         refusal = str(reason)
     same = bool(np.array_equal(alone, drawn(update, spread, state)))
     noise.close()
-    own = mapped(correlated_noise(made, scale, seed=3 << 64, specs=SPECS))
+    own = correlated_noise(made, scale, seed=3 << 64, specs=SPECS)
+    mapped_rows = drawn(mapped(own), spread, state)
+    own.close()
     return {
         "same bits": same,
         "collectives": EXCHANGED.findall(program),
         "whole leaves": [key for key in ("w", "b", "c") if f"f32[{','.join(map(str, SHAPES[key]))}]" in program],
         "buffers": [int(max(s.data.size for s in leaf.addressable_shards)) for leaf in jax.tree.leaves(state.buffers)],
-        "mapped": float(np.abs(alone - drawn(own, spread, state)).max()),
+        "mapped": float(np.abs(alone - mapped_rows).max()),
         "spread": float(alone.std()),
         "refusal": refusal,
     }
