@@ -63,7 +63,7 @@ def refuse_unreal(name: str, value: ArrayLike) -> None:
     """Refuse a parameter, or its gradient, that real noise does not cover.
 
     Raises:
-        InvalidParameter: it is complex, an integer or a truth value, or optax has masked it.
+        InvalidParameter: it is no array, complex, an integer or a truth value, or optax has masked it.
     """
     if isinstance(value, optax.MaskedNode):
         raise InvalidParameter(
@@ -72,6 +72,13 @@ def refuse_unreal(name: str, value: ArrayLike) -> None:
             field="parameters",
         )
     kind = getattr(value, "dtype", None) or np.asarray(value).dtype
+    if kind == np.dtype(object):
+        raise InvalidParameter(
+            f"{name or 'the parameter'} is a {type(value).__name__}, not an array, as models of Equinox hold beside "
+            "their arrays; train the arrays alone, eqx.partition(model, eqx.is_inexact_array), and combine both in the "
+            "loss",
+            field="parameters",
+        )
     if not jnp.issubdtype(kind, jnp.floating):
         raise InvalidParameter(
             f"the parameter or gradient {name} is {getattr(kind, 'name', kind)}, but the noise is real; split a "

@@ -189,6 +189,10 @@ class TestGradients:
         with pytest.raises(InvalidParameter, match=says):
             fixed(loss=wrong).gradients(jnp.full((6, 3), 0.1), (X, Y), self.indices, self.mask)
 
+    def test_a_model_that_holds_functions_is_told_how_to_leave_them_out(self) -> None:
+        with pytest.raises(InvalidParameter, match=r"\['f'\] is a custom_jvp, not an array.*eqx.partition"):
+            fixed().gradients({"w": jnp.ones((6, 3)), "f": jax.nn.relu}, (X, Y), self.indices, self.mask)
+
     @pytest.mark.parametrize(
         ("wrong", "says"),
         [
