@@ -24,13 +24,14 @@ class ClaimEvidence:
     """The evidence that delta holds in one direction.
 
     Attributes:
-        rule: `bet`, `boosted_bet` or `chain_bet` (samples), `star_bound` or `chain_bound` (pq), `closed_form` (qp),
-            `loss_distribution`, `gaussian`.
+        rule: `bet`, `boosted_bet`, `chain_bet` or `curved_bet` (samples), `star_bound` or `chain_bound` (pq),
+            `closed_form` or `curved_bound` (qp), `loss_distribution`, `gaussian`.
         tilt: m of pq, eta of qp, where the rule has one; else None.
         stake: lambda of a bet.
         samples: number of samples of a bet, a multiple of 8192.
         shared: variance of the part that a bet integrates in closed form, or 0; None for b-min-sep.
         rate: q of the direction qp, for b-min-sep.
+        reach: the largest |u_t| of a curved bound.
         boost: c of a boosted bet, by which each tuple's chance to be kept is multiplied.
     """
 
@@ -40,6 +41,7 @@ class ClaimEvidence:
     samples: int | None = None
     shared: float | None = 0.0
     rate: float | None = None
+    reach: float | None = None
     boost: int | None = None
 
     def document(self, direction: Direction) -> dict[str, Any]:
@@ -51,6 +53,7 @@ class ClaimEvidence:
             plain |= {"lambda": self.stake.hex(), "samples": self.samples}
         plain |= {"shared": self.shared.hex()} if self.stake is not None and self.shared is not None else {}
         plain |= {"rate": self.rate.hex()} if self.rate is not None else {}
+        plain |= {"reach": self.reach.hex()} if self.reach is not None else {}
         plain |= {"boost": self.boost} if self.boost is not None else {}
         return plain
 

@@ -334,7 +334,7 @@ def plan(
 
 
 def _bounded_by(bound: Bound) -> ClaimEvidence:
-    return ClaimEvidence(rule=bound.rule, tilt=bound.tilt, rate=bound.rate)
+    return ClaimEvidence(rule=bound.rule, tilt=bound.tilt, rate=bound.rate, reach=bound.reach)
 
 
 def plan_bet(sampled: Sampled, delta: float, bins: int) -> PlannedBet | None:
@@ -372,6 +372,7 @@ def plan_bet(sampled: Sampled, delta: float, bins: int) -> PlannedBet | None:
         samples=int(samples),
         shared=None if sampled.shared is None else float(sampled.shared),
         rate=sampled.rate,
+        reach=sampled.reach,
         boost=sampled.boost,
     )
     order = 0 if sampled.chances is None else int(sampled.tilt)

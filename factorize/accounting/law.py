@@ -24,17 +24,19 @@ class Bound(NamedTuple):
     """An upper bound of delta in one direction.
 
     Attributes:
-        rule: the rule that a claim names for it: `star_bound`, `chain_bound`, `closed_form`, `loss_distribution` or
-            `gaussian`.
+        rule: the rule that a claim names for it: `star_bound`, `chain_bound`, `closed_form`, `curved_bound`,
+            `loss_distribution` or `gaussian`.
         log_delta: the logarithm of the bound.
         tilt: m, where the rule has one.
         rate: q, where the rule has one.
+        reach: the largest |u_t|, where the rule has one.
     """
 
     rule: str
     log_delta: float
     tilt: float | None = None
     rate: float | None = None
+    reach: float | None = None
 
 
 class Curve(ABC):

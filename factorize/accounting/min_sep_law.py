@@ -6,19 +6,23 @@ Estimates here are drawn as the checker draws, from other seeds, and no claim re
 (docs/notes/amplification-proofs.md, theorems 11 and 12).
 """
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Self
 
 import numpy as np
+from flint import ctx
 
 from factorize.accounting.bins_law import best_order_from
 from factorize.accounting.law import MARGIN, Bound, Curve, Law, multiplier_about
 from factorize.accounting.payoff import log_call_ceiling
 from factorize.accounting.star_estimate import Sampled
+from factorize.checker.arithmetic.balls import PLACES
 from factorize.checker.sampling import min_sep
 from factorize.checker.sampling.bets import CHUNK, Stream, Weights
+from factorize.checker.sampling.curved_field import CurvedField, addition, ceiling
 from factorize.checker.sampling.star import lognormal_put
 from factorize.checker.strategy import Strategy
 from factorize.errors import ConditionNotMet, InvalidParameter
@@ -52,6 +56,13 @@ _CANDIDATES_PER_KEPT = 4
 """The approximate number of candidates for each one that is kept and whose noise is drawn."""
 _WORDS_PER_NORMAL, _PAIRS_PER_NORMAL = 5, 256
 """Words of a candidate, and pairs of its paths, that cost as much as one normal."""
+_CURVED_TILTS = tuple(2.0 ** (halves / 2) for halves in range(14))
+_CURVED_SHARES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+_REACHES = tuple(range(3, 12))
+_CURVED_VALUES: tuple[Sequence[float], ...] = _CURVED_TILTS, _CURVED_SHARES, _REACHES
+"""The values of eta, of q over p, and of the reach in standard deviations that are tried for a curved bound."""
+_BEYOND_WORTH = 300.0
+"""The chance to be beyond the reach is a part of each weight, of which no sample tells: so it has to be this small."""
 _BOOST_GAIN = math.log(2)
 """The logarithm of the share of samples that a star saves by a boosted coin; the coin of a chain has no boost."""
 _KINDS: dict[str, Callable[[min_sep.MinSepSteps, int], min_sep.Tuples]] = {
@@ -84,6 +95,7 @@ class MinSepLaw(Law):
         self.at = lru_cache(maxsize=8)(self._at)
         self._log_moment = lru_cache(maxsize=256)(self._log_moment_at)
         self._order, self._ceilings = 8, dict[float, dict[str, float]]()
+        self._curved: tuple[int, ...] = (7, 4, 4)
 
     @classmethod
     def of(cls, strategy: Matrix, dataset_size: int, batch_size: int) -> Self:
@@ -176,7 +188,7 @@ class MinSepLaw(Law):
         return order, least
 
     def addition(self, multiplier: float, epsilon: float) -> Bound:
-        """Return the closed form at the best q of those that are tried."""
+        """Return the closed form, or the curved bound, at the best values of those that are tried."""
         law, found = self.at(multiplier), Bound("closed_form", 0.0, rate=self.probability)
         if law is None:
             return found
@@ -186,7 +198,40 @@ class MinSepLaw(Law):
             value = math.log(delta) if 0 < delta < 1 else (0.0 if delta else -700.0)
             if value + MARGIN * (1 + abs(value)) < found.log_delta:
                 found = found._replace(log_delta=value + MARGIN * (1 + abs(value)), rate=rate)
+        curved = self.curved(multiplier, epsilon)
+        if curved is not None:
+            value = min(_log_ceiling(curved, epsilon), 0.0)
+            bound = Bound("curved_bound", value + MARGIN * (1 + abs(value)), curved.eta, curved.rate, curved.reach)
+            found = min(found, bound, key=lambda each: each.log_delta)
         return found
+
+    def curved(self, multiplier: float, epsilon: float) -> CurvedField | None:
+        """Return the curved bound that is lowest nearby the last one, or None where none is proved."""
+        law, sizes = self.enough_at(multiplier), (len(_CURVED_TILTS), len(_CURVED_SHARES), len(_REACHES))
+        known: dict[tuple[int, ...], tuple[float, CurvedField | None]] = {}
+
+        def at(place: tuple[int, ...]) -> tuple[float, CurvedField | None]:
+            if place not in known:
+                eta, share, reach = (values[i] for values, i in zip(_CURVED_VALUES, place, strict=True))
+                try:
+                    field = CurvedField(law, eta, share * self.probability, reach * math.sqrt(law.largest))
+                    known[place] = _log_ceiling(field, epsilon, _BEYOND_WORTH), field
+                except InvalidParameter:
+                    known[place] = math.inf, None
+            return known[place]
+
+        eta, _, reach = self._curved
+        starts: list[tuple[int, ...]] = [(eta, share, reach) for share in range(sizes[1])]
+        best = min(starts, key=lambda place: at(place)[0])
+        while True:
+            steps = itertools.product((-1, 0, 1), repeat=3)
+            near = (tuple(i + move for i, move in zip(best, step, strict=True)) for step in steps)
+            inside = [place for place in near if all(0 <= i < size for i, size in zip(place, sizes, strict=True))]
+            lowest = min(inside, key=lambda place: at(place)[0])
+            if not at(lowest)[0] < at(best)[0]:
+                self._curved = best
+                return at(best)[1]
+            best = lowest
 
     def words(self, order: int) -> int:
         """Return the number of words of a star's candidate."""
@@ -259,8 +304,12 @@ class MinSepEstimate(Curve):
 
     def reverse(self, multiplier: float, epsilon: float) -> Sampled:
         """Return weights for delta of (Q, P), with the shift and q whose ceiling is lowest."""
-        law = self.law.enough_at(multiplier)
-        for _, eta, rate in self._reverse_terms(law, epsilon):
+        law, curved = self.law.enough_at(multiplier), self.law.curved(multiplier, epsilon)
+        terms = self._reverse_terms(law, epsilon)
+        if curved is not None and _log_ceiling(curved, epsilon, _BEYOND_WORTH) < terms[0][0]:
+            weights, kept = addition(curved, epsilon), (curved.rate, curved.reach)
+            return Sampled(self._drawn(weights), float(weights.bound), curved.eta, None, None, *kept, rule="curved_bet")
+        for _, eta, rate in terms:
             try:
                 weights = min_sep.addition(law, epsilon, eta, rate)
             except InvalidParameter:
@@ -324,6 +373,12 @@ class MinSepEstimate(Curve):
     def _drawn(self, weights: Weights) -> np.ndarray:
         drawn = np.concatenate([weights.draw(Stream((self._seed, 0), i)) for i in range(self.samples // CHUNK)])
         return drawn - drawn.min()  # a rounding that all weights share would hide that nothing was seen
+
+
+def _log_ceiling(field: CurvedField, epsilon: float, worth: float = 1.0) -> float:
+    """Return log W of a curved bound; `worth` weighs the chance to be beyond its reach."""
+    with ctx.workprec(PLACES):
+        return float((ceiling(field, epsilon) + (worth - 1) * field.beyond).log().upper())
 
 
 def min_sep_probability(bands: int, dataset_size: int, batch_size: int) -> float:

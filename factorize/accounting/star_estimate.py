@@ -52,6 +52,7 @@ class Sampled(NamedTuple):
         shared: variance of the part that is integrated in closed form; 0 where all is drawn, None for b-min-sep.
         chances: chance of a bet to keep each weight's tuple, shape (samples,); None where a bet draws that, too.
         rate: q of b-min-sep's reverse direction.
+        reach: the largest |u_t| of its curved bound.
         boost: c of b-min-sep's forward direction.
         rule: the rule of a bet on such weights.
     """
@@ -62,6 +63,7 @@ class Sampled(NamedTuple):
     shared: float | None = 0.0
     chances: np.ndarray | None = None
     rate: float | None = None
+    reach: float | None = None
     boost: int | None = None
     rule: str = "bet"
 

@@ -34,7 +34,9 @@ SAMPLINGS = {
         },
         "qp": {
             "bet": {"rule", "lambda", "samples", "eta", "rate"},
+            "curved_bet": {"rule", "lambda", "samples", "eta", "rate", "reach"},
             "closed_form": {"rule", "rate"},
+            "curved_bound": {"rule", "eta", "rate", "reach"},
             "gaussian": {"rule"},
         },
     },

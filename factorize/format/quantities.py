@@ -36,6 +36,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "weight": (1e-12, 1e12),
     "lambda": (1e-300, 1e300),
     "eta": (1e-300, 4096.0),
+    "reach": (1e-12, 1e12),
     "shared": (0.0, 1e3),
     "mean": (1.0, 1e6),
     "surplus": (0.0, 1e17),

@@ -20,7 +20,7 @@ from factorize.checker.arithmetic.balls import PLACES, ball, double_above
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import NotEnclosed, double_below
 from factorize.checker.report import Report
-from factorize.checker.sampling import bets, losses, min_sep, star
+from factorize.checker.sampling import bets, curved_field, losses, min_sep, star
 from factorize.checker.sampling.bins import gram
 from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import Strategy, read_factor_file
@@ -299,21 +299,29 @@ class MinSepBounds:
         self.proved = f"C has {strategy.bandwidth} bands, at most {claim.bins}; its columns, rounded up from its bytes"
 
     def shown(self, direction: str, part: Mapping[str, Any]) -> tuple[arb, str]:
-        """Return an upper bound of delta in a direction by theorem 11, 11 b or 12, without samples, and its rule."""
+        """Return an upper bound of delta in a direction without samples, and its rule (theorems 11 to 12 b)."""
         if part["rule"] == "closed_form":
             field = min_sep.Field(self._law, real(part, "rate"))
             return star.lognormal_put(field.less, field.square, self.claim.epsilon), "the closed form of theorem 12"
+        if part["rule"] == "curved_bound":
+            return curved_field.ceiling(self._curved(part), self.claim.epsilon), "the curved bound of theorem 12 b"
         tuples = self._tuples(part)
         bound = min_sep.log_ceiling(tuples, self.claim.epsilon).exp()
         return bound, f"the {part['rule'].replace('_', ' ')} with m={tuples.order}"
 
     def weights(self, direction: str, part: Mapping[str, Any]) -> bets.Weights:
-        """Return the weights of a bet on a direction (theorem 11, 11 b or 12)."""
+        """Return the weights of a bet on a direction (theorem 11, 11 b, 12 or 12 b)."""
         if direction == "pq":
             boost = integer(part, "boost", 1, MAX_BOOST) if "boost" in part else 1
             require(boost & (boost - 1) == 0, f"pq.boost is {boost}, no power of two")
             return min_sep.removal(self._tuples(part), self.claim.epsilon, boost)
+        if part["rule"] == "curved_bet":
+            return curved_field.addition(self._curved(part), self.claim.epsilon)
         return min_sep.addition(self._law, self.claim.epsilon, real(part, "eta"), real(part, "rate"))
+
+    def _curved(self, part: Mapping[str, Any]) -> curved_field.CurvedField:
+        """Return the curved bound of a rule."""
+        return curved_field.CurvedField(self._law, real(part, "eta"), real(part, "rate"), real(part, "reach"))
 
     def _tuples(self, part: Mapping[str, Any]) -> min_sep.Tuples:
         """Return the draw of the rule's tuples."""

@@ -32,7 +32,7 @@ _MAX_EXPONENT = 300.0  # Where the exponent of a step's likelihood ratio is larg
 _MAX_LOG_MOMENT = 700.0  # Doubles hold no E whose logarithm is larger.
 _MAX_WORTH = 100.0  # The largest sum of slopes whose rounding S covers.
 _LEAST_POWER = 1e-250  # The least (1 - p)^m: where all take part in most steps, their bounds would be useless, too.
-_NUMBERS_AT_ONCE = 1 << 18  # The numbers of candidates that are drawn together, which fit in the cache.
+NUMBERS_AT_ONCE = 1 << 18  # The numbers of candidates that are drawn together, which fit in the cache.
 
 
 def columns_of(strategy: Strategy, separation: int) -> np.ndarray:
@@ -222,7 +222,7 @@ def removal(tuples: Tuples, epsilon: float, boost: int = 1) -> Weights:
     near, plain = epsilon - lost, log_most(arb(epsilon) - lost, 0.0, arb(order)) + tuples.log_moment
     extra = plain.exp() * tuples.lost * UNIT
     bound, constant, added = (plain + 2 * arb(lost)).exp() + extra, tuples.log_moment + 2 * lost, float(extra)
-    rows = max(_NUMBERS_AT_ONCE // max(tuples.words, n), 1)
+    rows = max(NUMBERS_AT_ONCE // max(tuples.words, n), 1)
 
     def draw(stream: Stream) -> np.ndarray:
         words, noise, weights = stream.lane(0), stream.lane(1), np.full(CHUNK, added)
@@ -268,7 +268,7 @@ def addition(law: MinSepSteps, epsilon: float, eta: float, rate: float) -> Weigh
     near, constant, n = epsilon - lost, float(tilt.upper()) + 2 * lost, law.steps
 
     def draw(stream: Stream) -> np.ndarray:
-        weights, words, rows = np.empty(CHUNK), stream.lane(0), max(_NUMBERS_AT_ONCE // n, 1)
+        weights, words, rows = np.empty(CHUNK), stream.lane(0), max(NUMBERS_AT_ONCE // n, 1)
         for start in range(0, CHUNK, rows):
             size = min(rows, CHUNK - start)
             z = normals(words.random_raw(size * n)).reshape(size, n) - eta * field.mean

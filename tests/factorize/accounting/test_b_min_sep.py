@@ -16,8 +16,9 @@ from specs import claimed, spec_of
 
 from factorize.accounting import calibrate_sampling
 from factorize.accounting.min_sep_law import MinSepEstimate, MinSepLaw
-from factorize.checker.sampling import bets, min_sep
+from factorize.checker.sampling import bets, curved_field, min_sep
 from factorize.checker.sampling.calibrations import check_claim
+from factorize.checker.sampling.curved_field import CurvedField
 from factorize.checker.sampling.star import lognormal_put
 from factorize.checker.strategy import Strategy
 from factorize.errors import ConditionNotMet, FactorizeError, InvalidParameter, UnsupportedAdjacency
@@ -163,6 +164,13 @@ def test_weights_have_the_mean_of_a_quadrature_and_bounds_are_above(
         assert 0 <= drawn.min() and drawn.max() <= float(weights.bound) * (1 + 1e-9)
         field = min_sep.Field(law, rate)
         assert float(lognormal_put(field.less, field.square, epsilon)) >= addition * (1 - 1e-6)
+    curved = CurvedField(law, 0.7, chance / 2, 4.5 * math.sqrt(law.largest))
+    weights, beyond = curved_field.addition(curved, epsilon), float(curved.beyond)
+    drawn = np.concatenate([weights.draw(bets.Stream((7, 2), chunk)) for chunk in range(4)])
+    error = 4 * drawn.std() / math.sqrt(len(drawn))
+    assert addition - error <= drawn.mean() <= addition + beyond + error and beyond < 1e-4
+    assert 0 <= drawn.min() and drawn.max() <= float(weights.bound) * (1 + 1e-9)
+    assert float(curved_field.ceiling(curved, epsilon)) >= addition
 
 
 @pytest.mark.parametrize(("n", "b", "p", "order"), [(6, 3, 0.2, 4), (5, 2, 0.4, 3), (3, 4, 0.3, 3), (3, 1, 0.3, 5)])
@@ -187,6 +195,62 @@ def test_bounds_of_a_chain_hold_in_every_state(n: int, b: int, p: float, order: 
         kernel = [law.products[s, t - s] if s >= 0 else 0.0 for t in after]
         known = sum(chain.lines[1, t] + chain.lines[2, t] * k for t, k in zip(after, kernel, strict=True))
         assert chain.worth[s + b] == pytest.approx(known, abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "b", "p"), [(12, 3, 0.05), (9, 2, 0.1), (5, 8, 0.02), (6, 1, 0.2)])
+def test_a_curved_bound_is_below_the_likelihood_ratio(n: int, b: int, p: float) -> None:
+    """Within its reach, near the mean of the draws and as far as it goes, for all of the rates and slopes."""
+    rng = np.random.default_rng(n)
+    columns = rng.random((n, b)) * (np.add.outer(np.arange(n), np.arange(b)) < n)
+    law = min_sep.MinSepSteps(columns, 0.7, p)
+    for rate, reach in itertools.product((p / 3, 0.8 * p, p), (1.0, 2.0, 5.0)):
+        try:
+            field = CurvedField(law, 5.0, rate, reach)
+        except InvalidParameter as refused:
+            assert refused.field == "reach" and reach < 5
+            continue
+        z = rng.normal(size=(n, 4000)) * rng.random(4000) * 4
+        z[:, ::2] = -np.abs(z[:, ::2])  # where L is small
+        u = law.matrix.T @ z
+        z /= np.maximum(np.abs(u).max(axis=0) / reach, 1)
+        u = law.matrix.T @ z
+        bound = field.tilts @ u + field.curvature / 2 * (u**2).sum(axis=0) - float(field.less)
+        gap = law.log_ratio(z) - bound
+        assert gap.min() >= -1e-9
+        assert gap[np.abs(u).max(axis=0) < 0.2].max(initial=0.0) < 1, "it is no bound of nothing"
+
+
+def test_a_curved_bound_is_claimed_and_a_false_one_is_refused() -> None:
+    made = banded(64, 3)
+    found = calibrated(made, 1.0, 1e-5, 2000, 50, method="deterministic")
+    law = MinSepLaw.of(made.strategy.finite(), 2000, 50)
+    field = law.curved(found.sigma_of_sums, 1.0)
+    assert field is not None and float(curved_field.ceiling(field, 1.0)) < 1e-6 < found.delta
+    bound = {"rule": "curved_bound", **{name: getattr(field, name).hex() for name in ("eta", "rate", "reach")}}
+    failed = partial(failures, made, found)
+    assert not failed(qp=bound)
+    assert not failed(qp={**bound, "rule": "curved_bet", "lambda": (1e3).hex(), "samples": 8192}), "no bet is needed"
+    for name, value, says in (
+        ("rate", 0.5, "too large for a curved bound with 3 bands"),
+        ("reach", 1e-3, "too small for a curved bound"),
+        ("reach", field.reach / 3, "not proved"),
+        ("eta", 1.0, "not proved"),
+    ):
+        assert says in failed(qp={**bound, name: value.hex()}), name
+
+
+def test_a_curved_bet_is_won_by_the_delta_that_another_sampler_sees() -> None:
+    law = MinSepLaw.of(banded(64, 3).strategy.finite(), 2000, 50)
+    field, steps = law.curved(1.2, 0.5), law.enough_at(1.2)
+    assert field is not None
+    curved, shifted = curved_field.addition(field, 0.5), min_sep.addition(steps, 0.5, 2.0, 0.02)
+    drawn, others = (weights.draw(bets.Stream((1, 3), 0)) for weights in (curved, shifted))
+    error = math.hypot(drawn.std(), others.std()) / math.sqrt(bets.CHUNK)
+    assert drawn.mean() == pytest.approx(others.mean(), abs=4 * error + float(field.beyond))
+    for share, won in (1.3, True), (0.8, False):
+        delta = share * float(others.mean())
+        stake = 0.9 / (float(curved.bound) - delta)
+        assert bets.bet(curved, delta, stake, (1, 2), 4).accepted == won
 
 
 def test_a_chain_draws_the_law_of_its_theorem() -> None:
