@@ -17,7 +17,8 @@ from factorize.accounting.bins_law import BinsLaw
 from factorize.accounting.claim import ClaimEvidence, Direction, NoiseClaim, prefixed
 from factorize.accounting.gram_matrix import BinGram
 from factorize.accounting.law import MARGIN, Bound, Law
-from factorize.accounting.min_sep_law import MinSepEstimate, MinSepLaw
+from factorize.accounting.min_sep_estimate import MinSepEstimate
+from factorize.accounting.min_sep_law import MinSepLaw
 from factorize.accounting.star_estimate import Sampled, StarEstimate, candidate_work, usual_samples
 from factorize.checker.sampling.bets import CHUNK, MIN_WEALTH
 from factorize.errors import CertificateError, InvalidParameter, TooLarge

@@ -1,9 +1,8 @@
-"""b-min-sep sampling of a banded C: closed bounds of delta, and estimates by which a claim is planned.
+"""b-min-sep sampling of a banded C: bounds of delta without samples.
 
 An example that took part in none of the last b - 1 steps takes part in a step with probability p, in secret (Dong and
 Ganesh, arXiv 2602.09338). With b = 1 and C = I this is the Poisson sampling of DP-SGD, and with p = 1 balls in bins.
-Estimates here are drawn as the checker draws, from other seeds, and no claim rests on them
-(docs/notes/amplification-proofs.md, theorems 11 and 12).
+docs/notes/amplification-proofs.md has the bounds, theorems 11 to 12 b.
 """
 
 import itertools
@@ -16,13 +15,11 @@ import numpy as np
 from flint import ctx
 
 from factorize.accounting.bins_law import best_order_from
-from factorize.accounting.law import MARGIN, Bound, Curve, Law, multiplier_about
+from factorize.accounting.law import MARGIN, Bound, Law, multiplier_about
 from factorize.accounting.payoff import log_call_ceiling
-from factorize.accounting.star_estimate import Sampled
 from factorize.checker.arithmetic.balls import PLACES
 from factorize.checker.sampling import min_sep
-from factorize.checker.sampling.bets import CHUNK, Stream, Weights
-from factorize.checker.sampling.curved_field import CurvedField, addition, ceiling
+from factorize.checker.sampling.curved_field import CurvedField, ceiling
 from factorize.checker.sampling.star import lognormal_put
 from factorize.checker.strategy import Strategy
 from factorize.errors import ConditionNotMet, InvalidParameter
@@ -31,37 +28,14 @@ from factorize.numbers.scalars import whole_number
 from factorize.participation import MinSep
 from factorize.structures.base import Matrix
 
-_SIGMA_TOLERANCE = 2e-3
-"""Relative tolerance of sigma in a search, which is less than the error of an estimate."""
 _RATE_SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.7, 0.75, 0.8, 0.9, 1.0)
 """The values of q over p that are tried for the direction (Q, P)."""
-_TILTS = tuple(2.0 ** (quarters / 4) for quarters in range(-12, 21))
-"""The values of eta that are tried for the direction (Q, P)."""
-_START_SHARE = 0.95
-"""The search starts from this share of the sigma of the bound without samples."""
-_REORDER_ERROR, _BLIND_ERROR = 0.1, 0.5
-"""Relative errors of a delta: above the first another order is tried, above the second samples see too little of it."""
-_REORDER_GAIN = 0.25
-"""The fall of a ceiling's logarithm that is worth another order: each order has other samples, and a search that meets
-two of them meets a step."""
-_ORDER_LOSS = 0.3
-"""The rise of a ceiling's logarithm by one order more that its fewer normals are worth."""
-_UNSEEN_WEIGHTS = 3.0
-"""The number of weights at the ceiling that samples miss with a chance of 5 %: the delta of what they do not see."""
-_MIN_DELTA = 1e-300
-"""The smallest delta whose logarithm is taken, for estimates that saw nothing or whose ceiling underflows."""
-_CANDIDATES_AT_ONCE = 1024
-"""The number of candidates that are drawn together for weights of pairs of steps."""
-_CANDIDATES_PER_KEPT = 4
-"""The approximate number of candidates for each one that is kept and whose noise is drawn."""
-_WORDS_PER_NORMAL, _PAIRS_PER_NORMAL = 5, 256
-"""Words of a candidate, and pairs of its paths, that cost as much as one normal."""
 _CURVED_TILTS = tuple(2.0 ** (halves / 2) for halves in range(14))
 _CURVED_SHARES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _REACHES = tuple(range(3, 12))
 _CURVED_VALUES: tuple[Sequence[float], ...] = _CURVED_TILTS, _CURVED_SHARES, _REACHES
 """The values of eta, of q over p, and of the reach in standard deviations that are tried for a curved bound."""
-_BEYOND_WORTH = 300.0
+BEYOND_WORTH = 300.0
 """The chance to be beyond the reach is a part of each weight, of which no sample tells: so it has to be this small."""
 _BOOST_GAIN = math.log(2)
 """The logarithm of the share of samples that a star saves by a boosted coin; the coin of a chain has no boost."""
@@ -200,7 +174,7 @@ class MinSepLaw(Law):
                 found = found._replace(log_delta=value + MARGIN * (1 + abs(value)), rate=rate)
         curved = self.curved(multiplier, epsilon)
         if curved is not None:
-            value = min(_log_ceiling(curved, epsilon), 0.0)
+            value = min(log_curved_ceiling(curved, epsilon), 0.0)
             bound = Bound("curved_bound", value + MARGIN * (1 + abs(value)), curved.eta, curved.rate, curved.reach)
             found = min(found, bound, key=lambda each: each.log_delta)
         return found
@@ -215,7 +189,7 @@ class MinSepLaw(Law):
                 eta, share, reach = (values[i] for values, i in zip(_CURVED_VALUES, place, strict=True))
                 try:
                     field = CurvedField(law, eta, share * self.probability, reach * math.sqrt(law.largest))
-                    known[place] = _log_ceiling(field, epsilon, _BEYOND_WORTH), field
+                    known[place] = log_curved_ceiling(field, epsilon, BEYOND_WORTH), field
                 except InvalidParameter:
                     known[place] = math.inf, None
             return known[place]
@@ -254,128 +228,7 @@ class MinSepLaw(Law):
         return math.sqrt(largest) * multiplier_about(epsilon, delta, self.epochs, share**2)
 
 
-class MinSepEstimate(Curve):
-    """Weights that are drawn as the checker draws them, on streams of one seed.
-
-    Args:
-        law: the law on C.
-        seed: seed of the streams.
-        samples: number of candidates for each direction, rounded up to whole chunks.
-        boost: factor of the chance to keep a candidate; see `ClaimEvidence`.
-    """
-
-    tolerance = _SIGMA_TOLERANCE
-    epsilon_tolerance = _SIGMA_TOLERANCE
-
-    def __init__(self, law: MinSepLaw, *, seed: int = 0, samples: int | None = None, boost: int | None = None) -> None:
-        super().__init__(law.sensitivity)
-        self.law, self.width = law, max(law.steps // _CANDIDATES_PER_KEPT, 1)  # normals of a sample, roughly
-        self._order: int | None = None
-        self._boost = boost
-        self._seed, self.samples = seed, -(-(samples or CHUNK) // CHUNK) * CHUNK
-        self.forward = lru_cache(maxsize=8)(self._forward)
-
-    def _forward(self, multiplier: float, epsilon: float, order: int | None = None) -> Sampled:
-        """Return weights for delta of (P, Q); by default with the order whose ceiling was lowest at first."""
-        m = order or self._order or self.law.best_order(multiplier, epsilon)
-        try:
-            tuples = self.law.tuples(multiplier, epsilon, m)
-        except InvalidParameter:  # doubles hold only smaller orders if there is less noise than at first
-            tuples = self.law.tuples(multiplier, epsilon, self.law.best_order(multiplier, epsilon))
-        self._order, star = tuples.order, self.law.kind(multiplier, epsilon) == "star"
-        boost, rule = (self._boost, "bet" if self._boost is None else "boosted_bet") if star else (None, "chain_bet")
-        weights = min_sep.removal(tuples, epsilon, boost or 1)
-        return Sampled(self._drawn(weights), float(weights.bound), tuples.order, None, boost=boost, rule=rule)
-
-    def cheapest_order(self, multiplier: float, epsilon: float, delta: float) -> int:
-        """Return the best order, or one more of a star, whose candidates are kept less often and need less."""
-        best = self.law.best_order(multiplier, epsilon)
-        if self.law.kind(multiplier, epsilon) == "chain":
-            return best
-        lowest, next_one = (self.law.log_ceiling(multiplier, epsilon, m, "star") for m in (best, best + 1))
-        return best + (next_one < lowest + _ORDER_LOSS)
-
-    def cost(self, sampled: Sampled) -> int:
-        """Return the cost of a candidate, in normals of a sample."""
-        if sampled.rule == "chain_bet":
-            return self.law.steps
-        order = int(sampled.tilt)
-        return max(self.width, self.law.words(order) // _WORDS_PER_NORMAL, order**2 // _PAIRS_PER_NORMAL)
-
-    def reverse(self, multiplier: float, epsilon: float) -> Sampled:
-        """Return weights for delta of (Q, P), with the shift and q whose ceiling is lowest."""
-        law, curved = self.law.enough_at(multiplier), self.law.curved(multiplier, epsilon)
-        terms = self._reverse_terms(law, epsilon)
-        if curved is not None and _log_ceiling(curved, epsilon, _BEYOND_WORTH) < terms[0][0]:
-            weights, kept = addition(curved, epsilon), (curved.rate, curved.reach)
-            return Sampled(self._drawn(weights), float(weights.bound), curved.eta, None, None, *kept, rule="curved_bet")
-        for _, eta, rate in terms:
-            try:
-                weights = min_sep.addition(law, epsilon, eta, rate)
-            except InvalidParameter:
-                continue
-            return Sampled(self._drawn(weights), float(weights.bound), eta, None, rate=rate)
-        raise InvalidParameter("sigma is so small that nothing is private; use a larger one", field="sigma")
-
-    def _reverse_terms(self, law: min_sep.MinSepSteps, epsilon: float) -> list[tuple[float, float, float]]:
-        """Return (log W, eta, q) of all that are tried, the lowest first."""
-        found = []
-        for rate in self.law.rates:
-            field = min_sep.Field(law, rate)
-            less, square = float(field.less.upper()), float(field.square.upper())
-            for eta in _TILTS:
-                most = eta * math.log(eta) - (1 + eta) * math.log1p(eta)
-                found.append((most + eta * (less - epsilon) + eta * eta * square / 2, eta, rate))
-        return sorted(found)
-
-    def pair_weights(self, multiplier: float, epsilon: float, *, width: float = 0.35) -> np.ndarray:
-        """Return D[t + d, t], the derivative of delta of (P, Q) by the entries of C^T C up to a factor, shape (b, n).
-
-        See `StarEstimate.pair_weights`; here D_st = E_Q[L^2 P(s) P(t) delta_Dirac(L - e^epsilon)] with P(t) the chance
-        of step t given the observation.
-        """
-        law, random = self.law.enough_at(multiplier), np.random.default_rng(0)
-        m = self.law.best_order(multiplier, epsilon)
-        tuples, total = self.law.tuples(multiplier, epsilon, m), np.zeros(self.law.columns.T.shape)
-        for _ in range(0, self.samples, _CANDIDATES_AT_ONCE):
-            words = random.bit_generator.random_raw(_CANDIDATES_AT_ONCE * tuples.words)
-            counts, logs = tuples.draw(words.reshape(_CANDIDATES_AT_ONCE, -1))
-            kept = np.flatnonzero(random.random(_CANDIDATES_AT_ONCE) < np.exp(np.minimum(logs, 0.0)))
-            x = random.standard_normal((law.steps, len(kept))) + law.matrix @ counts[kept].T
-            log_l, chances = _posterior(law, x)
-            weighted = chances * np.exp((2 - m) * (log_l - epsilon) - (log_l - epsilon) ** 2 / (2 * width**2))
-            for d in range(len(total)):
-                total[d, : law.steps - d] += (weighted[d:] * chances[: law.steps - d]).sum(axis=1)
-        return total
-
-    def log_delta(self, multiplier: float, epsilon: float) -> float:
-        """Return the estimate of (P, Q), or what samples may have missed if they see too little; 0 without noise."""
-        if self.law.at(multiplier) is None:
-            return 0.0
-        try:
-            sampled = self.forward(multiplier, epsilon)
-        except InvalidParameter:  # doubles hold no order
-            return 0.0
-        if sampled.relative_error > _REORDER_ERROR:  # the order is the best one of another multiplier
-            best, ceiling = self.law.best_order(multiplier, epsilon), math.log(max(sampled.ceiling, _MIN_DELTA))
-            kind = self.law.kind(multiplier, epsilon)
-            if self.law.log_ceiling(multiplier, epsilon, best, kind) < ceiling - _REORDER_GAIN:
-                self._order, sampled = best, self.forward(multiplier, epsilon, best)
-        delta = sampled.delta
-        if sampled.relative_error > _BLIND_ERROR:
-            delta = min(max(delta, _UNSEEN_WEIGHTS / len(sampled.weights) * sampled.ceiling), sampled.ceiling)
-        return min(math.log(max(delta, _MIN_DELTA)), 0.0)
-
-    def guess(self, epsilon: float, delta: float) -> float:
-        """Return a little less than the bound without samples needs."""
-        return _START_SHARE * self.law.sigma(epsilon, delta)
-
-    def _drawn(self, weights: Weights) -> np.ndarray:
-        drawn = np.concatenate([weights.draw(Stream((self._seed, 0), i)) for i in range(self.samples // CHUNK)])
-        return drawn - drawn.min()  # a rounding that all weights share would hide that nothing was seen
-
-
-def _log_ceiling(field: CurvedField, epsilon: float, worth: float = 1.0) -> float:
+def log_curved_ceiling(field: CurvedField, epsilon: float, worth: float = 1.0) -> float:
     """Return log W of a curved bound; `worth` weighs the chance to be beyond its reach."""
     with ctx.workprec(PLACES):
         return float((ceiling(field, epsilon) + (worth - 1) * field.beyond).log().upper())
@@ -396,18 +249,3 @@ def min_sep_probability(bands: int, dataset_size: int, batch_size: int) -> float
             field="batch_size",
         )
     return batch_size / (dataset_size - (bands - 1) * batch_size)
-
-
-def _posterior(law: min_sep.MinSepSteps, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return log L of observations, shape (n, samples), and the chance of each step given them, of the same shape."""
-    n, b, keep = law.steps, law.separation, 1 - law.probability
-    ratios = law.probability * np.exp(law.matrix.T @ x - law.products[:, :1] / 2)
-    before, after = np.zeros((n + b, x.shape[1])), np.ones((n + b, x.shape[1]))
-    before[:b] = law.starts[:, None]
-    for t in range(n):
-        before[t + 1] += keep * before[t]
-        before[t + b] += ratios[t] * before[t]
-    for t in range(n - 1, -1, -1):
-        after[t] = keep * after[t + 1] + ratios[t] * after[t + b]
-    total = before[n:].sum(axis=0)
-    return np.log(total), before[:n] * ratios * after[b:] / total

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorize.accounting.min_sep_law import MinSepEstimate, MinSepLaw
+from factorize.accounting.min_sep_estimate import MinSepEstimate
+from factorize.accounting.min_sep_law import MinSepLaw
 from factorize.errors import SolveFailed
 from factorize.factors.solution import Outcome, ProgressCallback, Solution
 from factorize.format.bins_claims import MAX_MIN_SEP_STEPS

@@ -34,20 +34,25 @@ class CurvedField:
         share = rate / (1 + (b - 1) * rate)
         free, least, slope = 1 - (b - 1) * share, 1 - 2 * (b - 1) * share, share / reach
         if not (2 * b * share < 1 and p < 1):
-            raise InvalidParameter(f"rate {rate!r} is too large for a curved bound with {b} bands", field="rate")
-        self.curvature = 2 * (slope - slope**2 / (free**2 * least * rate * (1 - rate)))
+            raise InvalidParameter(
+                f"rate {rate!r} is too large for a curved bound, which needs one below {1 / (b + 1):.6g} with {b} "
+                "bands, and a probability below 1; use a smaller rate, or the closed form",
+                field="rate",
+            )
+        steepest = free**2 * least * rate * (1 - rate)
+        self.curvature = 2 * (slope - slope**2 / steepest)
         if not self.curvature > 0:
-            raise InvalidParameter(f"reach {reach!r} is too small for a curved bound", field="reach")
+            raise InvalidParameter(
+                f"reach {reach!r} is too small for a curved bound; use one above {share / steepest:.6g}", field="reach"
+            )
         drawn, left = math.log(rate / p), math.log((1 - rate) / (1 - p))
         later = np.minimum(b - 1, n - 1 - np.arange(n))
         self.tilts = share - slope * (law.products[:, 0] / 2 + drawn - left * (1 + later))
         self.less = Field(law, rate).less
 
     @cached_property
-    def factor(self) -> np.ndarray:
-        """R, lower and banded, of R R^T = I + eta gamma sum_t c_t c_t^T, the precision of the draws, shape (b, n)."""
-        from scipy.linalg import cholesky_banded
-
+    def _precision(self) -> np.ndarray:
+        """The lower bands of A = I + eta gamma sum_t c_t c_t^T, the precision of the draws, shape (b, n)."""
         columns, (n, b) = self.law.columns, self.law.columns.shape
         precision = np.zeros((min(b, n), n))
         for d in range(min(b, n)):
@@ -55,8 +60,14 @@ class CurvedField:
                 precision[d, e : n - d] += (columns[:, e] * columns[:, e + d])[: n - d - e]
         precision *= self.eta * self.curvature
         precision[0] += 1
-        self._norm = 2 * float(precision.sum(axis=0).max())
-        return np.asarray(cholesky_banded(precision, lower=True))
+        return precision
+
+    @cached_property
+    def factor(self) -> np.ndarray:
+        """R, lower and banded, of R R^T = A, shape (b, n)."""
+        from scipy.linalg import cholesky_banded
+
+        return np.asarray(cholesky_banded(self._precision, lower=True))
 
     @cached_property
     def mean(self) -> np.ndarray:
@@ -69,8 +80,7 @@ class CurvedField:
     def lost(self) -> float:
         """S, which covers what doubles lose; InvalidParameter is raised above 2^-10."""
         n, b = self.law.columns.shape
-        _ = self.factor
-        drawn = self._norm * (_SQUARED_NORMAL * n + float(self.mean @ self.mean))
+        drawn = 2 * float(self._precision.sum(axis=0).max()) * (_SQUARED_NORMAL * n + float(self.mean @ self.mean))
         return self.law.slack(2 + self.eta) + slack_of(16 * (b + 2) ** 2 * UNIT * drawn)
 
     @cached_property

@@ -15,7 +15,8 @@ from min_sep_accountant import deltas, steps
 from specs import claimed, spec_of
 
 from factorize.accounting import calibrate_sampling
-from factorize.accounting.min_sep_law import MinSepEstimate, MinSepLaw
+from factorize.accounting.min_sep_estimate import MinSepEstimate
+from factorize.accounting.min_sep_law import MinSepLaw
 from factorize.checker.sampling import bets, curved_field, min_sep
 from factorize.checker.sampling.calibrations import check_claim
 from factorize.checker.sampling.curved_field import CurvedField
@@ -231,8 +232,8 @@ def test_a_curved_bound_is_claimed_and_a_false_one_is_refused() -> None:
     assert not failed(qp=bound)
     assert not failed(qp={**bound, "rule": "curved_bet", "lambda": (1e3).hex(), "samples": 8192}), "no bet is needed"
     for name, value, says in (
-        ("rate", 0.5, "too large for a curved bound with 3 bands"),
-        ("reach", 1e-3, "too small for a curved bound"),
+        ("rate", 0.5, "below 0.25 with 3 bands"),
+        ("reach", 1e-3, "too small for a curved bound; use one above"),
         ("reach", field.reach / 3, "not proved"),
         ("eta", 1.0, "not proved"),
     ):
