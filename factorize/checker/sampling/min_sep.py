@@ -31,7 +31,8 @@ from factorize.format.bins_claims import MAX_CHAIN_ORDER, MAX_MIN_SEP_STEPS
 _MAX_EXPONENT = 300.0  # Where the exponent of a step's likelihood ratio is larger, nothing is private.
 _MAX_LOG_MOMENT = 700.0  # Doubles hold no E whose logarithm is larger.
 _MAX_WORTH = 100.0  # The largest sum of slopes whose rounding S covers.
-_LEAST_POWER = 1e-250  # The least (1 - p)^m: where all take part in most steps, their bounds would be useless, too.
+_LEAST_PROBABILITY = 1e-100  # The least p of a chain, whose products of p would underflow.
+_LEAST_POWER = 1e-130  # The least (1 - p)^m: where all take part in most steps, their bounds would be useless, too.
 NUMBERS_AT_ONCE = 1 << 18  # The numbers of candidates that are drawn together, which fit in the cache.
 
 
@@ -182,7 +183,7 @@ class ChainedTuples(Tuples):
         n, b, p = law.steps, law.separation, law.probability
         self._powers, self.worth = (1 - p) ** np.arange(order + 1.0), np.zeros(n + b)
         self.lines = np.empty((3, n))
-        few = order <= MAX_CHAIN_ORDER and self._powers[-1] > _LEAST_POWER
+        few = order <= MAX_CHAIN_ORDER and self._powers[-1] > _LEAST_POWER and p > _LEAST_PROBABILITY
         held = few and bound_chain(p, order, law.products, self.worth, *self.lines, np.empty((2, order + 1)))
         begun = law.starts * np.exp(np.append(0.0, self.worth[1:b])) if held else np.full(b, math.inf)
         self.log_moment = float(self.lines[0].sum() + order * np.log(begun.sum())) if held else math.inf

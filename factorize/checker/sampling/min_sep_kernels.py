@@ -10,8 +10,9 @@ import numpy as np
 from factorize.checker.arithmetic.loops import kernel, part
 
 _LEAP = 16  # The steps that a search over falling chances takes at a time.
-_TINY = 1e-200  # Terms below are multiplied by its inverse until they grow again, and are too small to be counted.
-_MAX_SUM = 1e290  # Sums above count as infinite.
+_TINY = 1e-140  # Terms below are multiplied by its inverse, and are too small to be counted.
+_MAX_SUM = 1e140  # Sums above count as infinite: a draw, which begins at the inverse, would underflow.
+_MAX_PULL = 300.0  # Exponents above count as infinite.
 _LEAST_SPREAD = 1 / 64  # The least relative distance of two pulls at which each gets a slope of its own.
 _HALVINGS = 40  # The halvings of the interval where a bound's height is searched.
 _ROUNDING = 2.0**-36  # What is added to a height, relative to 1 or itself; sums lose far less.
@@ -185,7 +186,14 @@ def draw_paths(words, p, falls, order, favours, products, log_gains, log_begins,
 
 @part()
 def _log_growth(p, free, own, pull):
-    """Return log sum_j Bin(free, p; j) exp(j (j - 1) / 2 own + j pull), or infinity where it is too large."""
+    """Return log sum_j Bin(free, p; j) exp(j (j - 1) / 2 own + j pull), or infinity where a draw would underflow.
+
+    That is where the sum is too large, or where terms that were too small to be counted grow again.
+    """
+    if free == 0:
+        return 0.0
+    if not pull < _MAX_PULL:
+        return math.inf
     total, term, scaled = 1.0, 1.0, 0
     ratio, factor, more = p / (1 - p), math.exp(pull), math.exp(own)
     for j in range(free):
@@ -193,8 +201,10 @@ def _log_growth(p, free, own, pull):
         factor *= more
         if term < _TINY:
             term, scaled = term / _TINY, scaled + 1
-        elif scaled and term > 1 / _TINY:
+        elif scaled and term > 1:
             term, scaled = term * _TINY, scaled - 1
+            if not scaled:
+                return math.inf
         total += 0.0 if scaled else term
         if not (total < _MAX_SUM and factor < _MAX_SUM):
             return math.inf

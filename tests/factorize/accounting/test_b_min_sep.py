@@ -277,10 +277,15 @@ def test_a_chain_draws_the_law_of_its_theorem() -> None:
         assert seen.get(numbers, 0.0) == pytest.approx(chance, abs=5 * math.sqrt(chance / draws) + 1e-9)
 
 
-@pytest.mark.parametrize(("p", "order"), [(1.0, 2), (0.9, 256), (0.1, 257)])
-def test_a_chain_that_doubles_cannot_hold_is_refused(p: float, order: int) -> None:
+@pytest.mark.parametrize(
+    ("p", "order", "scale"),
+    [(1.0, 2, 50.0), (0.9, 256, 50.0), (0.1, 257, 50.0), (1e-101, 3, 1.0), (0.5, 256, 0.13), (1e-12, 80, 1.196)],
+)
+def test_a_chain_that_doubles_cannot_hold_is_refused(p: float, order: int, scale: float) -> None:
+    """In the last, the chance that all 80 take part weighs as much as that none does, and chances between are 1e-240."""
+    columns = np.array([[1.0, 0.0], [1.0, 0.0]]) if order == 80 else np.array([[1.0, 0.6], [1.0, 0.0]])
     with pytest.raises(InvalidParameter, match="order .* is too large"):
-        min_sep.ChainedTuples(min_sep.MinSepSteps(np.array([[1.0, 0.6], [1.0, 0.0]]), 50.0, p), order)
+        min_sep.ChainedTuples(min_sep.MinSepSteps(columns, scale, p), order)
 
 
 def test_what_is_claimed_of_a_mean_over_pairs_holds_for_every_centre() -> None:
