@@ -197,7 +197,7 @@ def _kinds() -> list[dict[str, object]]:
                 if (part, name) not in kinds:
                     takes = [one for one in fields_of(of) if one != "kind"]
                     kinds[part, name] = {"part": part, "kind": name, "fields": takes}
-                    kinds[part, name] |= {"takes": taken_by(of), "about": about(of)}
+                    kinds[part, name] |= {"takes": taken_by(of, name), "about": about(of)}
                     owners.append(of)
     return list(kinds.values())
 

@@ -53,8 +53,8 @@ def classes_in(annotation: object) -> tuple[type, ...]:
 
 
 def kinds_in(annotation: object) -> dict[str, type]:
-    """Return the classes of a type that have a tag, by its value."""
-    return {tag: owner for owner in classes_in(annotation) if (tag := tag_of(owner)) is not None}
+    """Return the classes of a type that have a tag, by each of its values."""
+    return {tag: owner for owner in classes_in(annotation) for tag in _tags_of(owner)}
 
 
 def takes_numbers(annotation: object) -> bool:
@@ -68,15 +68,20 @@ def literals_in(annotation: object) -> tuple[str, ...]:
 
 
 def tag_of(owner: type) -> str | None:
-    """Return the value of the class's tag, or None where it has none."""
+    """Return the first value of the class's tag, or None where it has none."""
+    return next(iter(_tags_of(owner)), None)
+
+
+def _tags_of(owner: type) -> tuple[str, ...]:
+    """Return the values that the class's tag may have."""
     fields = fields_of(owner)
     annotation = next((fields[name].annotation for name in TAGS if name in fields), None)
-    return str(get_args(annotation)[0]) if get_origin(annotation) is Literal else None
+    return tuple(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ()
 
 
-def taken_by(owner: type) -> str:
-    """Return the fields of a class in words: `banded takes bands`."""
-    name = _NAMES.get(owner.__name__) or tag_of(owner) or "it"
+def taken_by(owner: type, name: str | None = None) -> str:
+    """Return the fields of a class, or of one of its kinds, in words: `banded takes bands`."""
+    name = name or _NAMES.get(owner.__name__) or tag_of(owner) or "it"
     fields = [field for field in fields_of(owner).values() if field.name not in TAGS]
     needed = [f"{field.name}{_choices(field.annotation)}" for field in fields if field.required]
     free = [field.name for field in fields if not field.required]

@@ -127,6 +127,12 @@ def test_an_empty_part_is_refused_in_the_words_of_json(part: str) -> None:
     assert str(as_words.value) == str(as_json.value)
 
 
+def test_both_kinds_of_one_class_are_known() -> None:
+    assert list(kinds_in(fields_of(Spec)["sampling"].annotation)) == ["balls_in_bins", "b_min_sep"]
+    with pytest.raises(InvalidParameter, match="set sampling to one of balls_in_bins, b_min_sep"):
+        document_of_words(Spec, {"workload": "prefix", "n": "8", "epsilon": "2"})
+
+
 def test_every_field_of_every_kind_has_its_word() -> None:
     for part, field in fields_of(Spec).items():
         for kind, owner in kinds_in(field.annotation).items():

@@ -244,10 +244,16 @@ def removal(tuples: Tuples, epsilon: float, boost: int = 1) -> Weights:
 
 
 class Field:
-    """A lower bound of L: L >= exp(<m, Z> - less), where m is the mean of the columns under a rate q in (0, 1]."""
+    """A lower bound of L: L >= exp(<m, Z> - less), where m is the mean of the columns under a rate q in (0, 1].
+
+    Raises:
+        InvalidParameter: some steps that q allows have no chance under the law.
+    """
 
     def __init__(self, law: MinSepSteps, rate: float) -> None:
         n, b = law.columns.shape
+        if rate < 1 == law.probability:
+            raise InvalidParameter(f"rate {rate!r} must be 1.0, as the probability of a step is", field="rate")
         share, p, q = rate / (1 + (b - 1) * rate), ball(Fraction(law.probability)), ball(Fraction(rate))
         self.mean = np.zeros(n)
         for d in range(min(b, n)):

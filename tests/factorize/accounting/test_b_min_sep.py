@@ -347,6 +347,8 @@ def test_false_claims_are_refused(held: tuple[Factorization, Any]) -> None:
     probability, sigma = calibration.sampling_probability, calibration.claim.sigma
     assert "not accepted" in failed(sigma=0.98 * sigma)
     assert failed(mechanism__sampling_probability=1.5 * probability)
+    certain = {"rule": "closed_form", "rate": (0.5).hex()}
+    assert "rate 0.5 must be 1.0" in failed(mechanism__sampling_probability=1.0, pq={"rule": "gaussian"}, qp=certain)
     assert "is outside" in failed(mechanism__sampling_probability=1.5) or failed(mechanism__sampling_probability=1.5)
     assert "3 bands" in failed(mechanism__bins=2, mechanism__epochs=12)
     assert "not below" in failed(pq__lambda=1e9) and failed(pq__m=4096) and failed(pq__m=calibration.claim.pq.tilt + 9)
