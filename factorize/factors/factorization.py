@@ -213,6 +213,7 @@ class Factorization(Factors):
 
         Raises:
             InvalidParameter: an unknown name.
+            InvalidStrategy: a matrix has numbers that its type cannot hold.
             TooLarge: the matrix has no structure and n is above the limit of dense arrays.
             UnsupportedProblem: the matrix has no last row.
         """
@@ -230,7 +231,7 @@ class Factorization(Factors):
             structure, parts = materialise(self, name)
             if name == "C_inv":
                 parts = _covered(self, parts)
-            parts = {suffix: array.astype(self.dtype, copy=False) for suffix, array in parts.items()}
+            parts = {suffix: _in_type(name, array, self.dtype) for suffix, array in parts.items()}
             matrices[name] = describe(name, structure, parts, self.shape(name))
             claim = _encoder_claim(self, structure, parts) if name == "B" else None
             if claim is not None:
@@ -302,6 +303,18 @@ def _encoder_claim(base: Factorization, structure: str, parts: Mapping[str, np.n
         return None
     value = float(encoder[0] + encoder[1])
     return {"value": value, "hex": value.hex(), "kind": "upper_bound"} if math.isfinite(value) else None
+
+
+def _in_type(name: MatrixName, array: np.ndarray, dtype: str) -> np.ndarray:
+    """Return a matrix in a type; raise InvalidStrategy if its numbers overflow there, or its diagonal becomes 0."""
+    with np.errstate(over="ignore"):
+        stored = array.astype(dtype, copy=False)
+    before, after = (each[:1] if each.ndim == 1 else np.diagonal(each) for each in (array, stored))
+    if not np.isfinite(stored).all() or ((before != 0) & (after == 0)).any():
+        raise InvalidStrategy(
+            f"{name} has numbers outside the range of {dtype}; leave {name} out, or store float64", field="matrices"
+        )
+    return stored
 
 
 def _covered(base: Factorization, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

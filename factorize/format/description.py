@@ -115,7 +115,7 @@ def _check_entry(name: str, entry: Mapping[str, object], sides: Sides) -> None:
 def structures(name: str, sides: Sides) -> tuple[str, ...]:
     """Return the structures that a matrix may have."""
     if name != "C":
-        return DERIVED_STRUCTURES if sides.rows == sides.n else DERIVED_STRUCTURES[:1]
+        return DERIVED_STRUCTURES if name == "C_inv" or sides.rows == sides.n else DERIVED_STRUCTURES[:1]
     if sides.n is None:
         return ENDLESS_STRUCTURES
     return (*(structure for structure in SHAPES if structure not in ENDLESS_ONLY_STRUCTURES), SCALED)

@@ -113,6 +113,26 @@ def test_rectangular_decoders(rows: list[list[float]]) -> None:
     assert any("adding noise" in text for text in (report.checked if wide else report.not_checked))
 
 
+def test_an_inverse_beside_a_workload_of_fewer_rows_may_be_toeplitz(tmp_path: Path) -> None:
+    rows = [[1.0, 0.0, 0.0], [1.0, 1.0, 0.5]]
+    made = solved({"workload": {"kind": "matrix", "rows": rows}}, "anti_pgd").with_matrices(["C_inv", "B"])
+    made.save(tmp_path / "made.safetensors")
+    assert made.manifest["matrices"]["C_inv"]["structure"] == "toeplitz"
+    numbers = {str(made.spec.workload.sha256): made.spec.workload.array}  # type: ignore[union-attr]
+    assert load(tmp_path / "made.safetensors", matrices=numbers).digest == made.digest
+    report = check_factor_file(sealed(*parts(made)), user=numbers)
+    assert report.supported and any("stored C_inv" in text for text in report.checked)
+
+
+@pytest.mark.parametrize("rate", [1e-50, 1e50])
+def test_a_decoder_that_float32_cannot_hold_is_refused(rate: float) -> None:
+    narrow = cast(
+        solved({"workload": {"kind": "schedule", "n": 3, "learning_rates": [1, rate, 1]}}, "identity"), "float32"
+    )
+    with pytest.raises(InvalidStrategy, match="B has numbers outside the range of float32; .*store float64"):
+        narrow.with_matrices(["B"])
+
+
 def test_a_step_without_a_rate_leaves_a_decoder_that_cannot_hide_anything() -> None:
     document = {"workload": {"kind": "schedule", "n": 4, "learning_rates": [1.0, 0.0, 1.0, 1.0]}}
     made = solved(document, "square_root").with_matrices(["C", "B"])
