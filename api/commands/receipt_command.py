@@ -6,7 +6,8 @@ from typing import Annotated
 
 from factorize.api.commands.calibrate import STOP_CONDITION, check_sensitivity
 from factorize.api.terminal.output import Shown, argument, option
-from factorize.api.terminal.sources import open_target
+from factorize.api.terminal.sources import file_of, open_target
+from factorize.checker.receipt import check_receipt
 from factorize.encoding import JsonObject
 from factorize.errors import CorruptObject, InvalidParameter, MalformedJson
 from factorize.factors.factorization import Factorization
@@ -37,11 +38,17 @@ def receipt(
     if private_key is not None and to is None:
         raise InvalidParameter("a signed statement needs a file; give --to", field="to")
     try:
-        held = read_receipt(target.read_bytes())
+        given = target.read_bytes()
+        held = read_receipt(given)
     except (MalformedJson, ClaimRefused) as reason:
         raise CorruptObject(f"{target} is not a receipt, or is damaged: {reason}") from None
     if factors is not None:
-        return _so_far(held, open_target(factors, store), delta)
+        shown = _so_far(held, open_target(factors, store), delta)
+        with file_of(factors, store) as path:
+            report = check_receipt(given, [path.read_bytes()])
+        if held["steps"]["processes"] and not report.supported:
+            raise CorruptObject(f"{target} does not hold, so it proves no epsilon: {report.failed[0]}")
+        return shown
     stated = held["model"]
     if not held["steps"]["ended"] or stated is None:
         why = "names no weights" if held["steps"]["ended"] else "is of a run that has not ended"
@@ -75,5 +82,6 @@ def _so_far(held: JsonObject, run: Factorization, delta: float | None) -> Shown:
     noise = held["calibration"]
     epsilon = epsilon_of_first_steps(run, noise, steps, delta, overflow_delta=held["overflow_delta"])
     document = {"epsilon_so_far": epsilon, "delta": held["delta"] if delta is None else delta, "steps": steps}
-    text = f"epsilon {at_most(epsilon)} at delta {at_most(document['delta'])} after {steps} of {run.steps} steps"
+    alone = "" if held["together"] is None else " of this run alone, without the others and trials of its receipt,"
+    text = f"epsilon {at_most(epsilon)} at delta {at_most(document['delta'])}{alone} after {steps} of {run.steps} steps"
     return document, f"{text}, {STOP_CONDITION}"

@@ -136,7 +136,7 @@ def question_of(
     if spent_mu is not None:
         raise InvalidParameter(
             "spent_mu is part of a budget, which sigma does not name; give the budget (epsilon and delta, rho or mu), "
-            "or compose the two mu with compose_mu",
+            "or compose the two mu with factorize.numbers.gaussian.compose_mu",
             field="spent_mu",
         )
     if rho is not None or mu is not None:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from model_signing import signing
 from model_signing._signing import sign_ec_key, sign_sigstore_pb
+from receipt_runs import signed
 from servers import serving
 from sigstore.dsse import Statement as DsseStatement
 
@@ -204,6 +205,13 @@ def test_the_epsilon_so_far_of_a_receipt(home: Path) -> None:
     assert done.json() == {"epsilon_so_far": 2.0, "delta": 1e-5, "steps": 8}
     shown = command("receipt", "--factors", "f.safetensors", str(path), "--delta", "1e-9").out
     assert "after 8 of 8 steps, and holds if the stop depended neither on the data nor" in shown
+    document = json.loads(path.read_text())
+    for changes in ({"epsilon": 0.1}, {"clip_norm": 2.0}, {"adjacency": "replace_one"}, {"delta": 0.1}):
+        forged = {**document, "epsilon": changes.get("epsilon", 2.0)}
+        path.write_bytes(signed({**forged, "calibration": {**document["calibration"], **changes}}))
+        assert "does not hold, so it proves no epsilon" in command("receipt", "--factors", "f.safetensors", path).error(
+            4
+        )
 
 
 def test_a_statement_on_a_model_is_verified_by_other_tools(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
