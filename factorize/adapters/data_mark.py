@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from factorize.adapters.altered_batches import Randomness
-from factorize.adapters.given_data import entries_of
 from factorize.adapters.mixed_data import Examples, call_seeded, digest_of
+from factorize.adapters.repeated_data import entries_of
 from factorize.errors import InvalidParameter
 
 MAX_MARKED_EXAMPLES = 16
@@ -40,7 +40,7 @@ def mark_of(dataset: Examples, secret: int) -> str:
         read = [[digest_of(call_seeded(0, dataset.__getitem__, i)) for i in places] for _ in range(MAX_READS)]
     finally:
         before.restore()
-    rows = np.ascontiguousarray(entries_of(dataset)[:, 1], dtype="<i8").tobytes()
+    rows = np.ascontiguousarray(entries_of(dataset)[:, 2], dtype="<i8").tobytes()
     told = hashlib.sha256(rows).digest() + b"".join(read[0] if all(each == read[0] for each in read) else [])
     return hmac.new(f"factorize data {secret}".encode(), told, "sha256").hexdigest()
 

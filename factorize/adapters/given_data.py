@@ -6,16 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from torch.utils.data import (
     BatchSampler,
-    ConcatDataset,
     DataLoader,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
-    Subset,
 )
 
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -144,31 +141,3 @@ def _check_dataset(dataset: object) -> None:
             "a data set with __len__ and __getitem__ (list(stream), if it fits into memory)",
             field="data",
         )
-
-
-def refuse_repeats(dataset: object) -> None:
-    """Refuse a data set that names some of its examples more than once, for example to have more of a rare class.
-
-    Raises:
-        InvalidParticipation: the data set does, so that these examples take part more often than the participation
-            allows.
-    """
-    entries = entries_of(dataset)
-    if len(np.unique(entries, axis=0)) < len(entries):
-        raise InvalidParticipation(
-            f"the {type(dataset).__name__} lists some examples more than once, so they would take part more often "
-            "than the participation allows; list each once, or give users=[number of the example of each item], whose "
-            "items take turns",
-            field="data",
-        )
-
-
-def entries_of(dataset: Any) -> np.ndarray:
-    """Return for each item of a data set the data set that holds it, and its index there, shape (items, 2)."""
-    if isinstance(dataset, Subset):
-        return entries_of(dataset.dataset)[np.asarray(dataset.indices, dtype=np.int64)]
-    if isinstance(dataset, ConcatDataset):
-        return np.concatenate([entries_of(part) for part in dataset.datasets])
-    chosen: Any = getattr(dataset, "_indices", None)  # of `datasets`, which keep a choice of rows in a table
-    rows = chosen.column(0).to_numpy() if hasattr(chosen, "column") else np.arange(len(dataset))
-    return np.column_stack([np.full(len(rows), id(dataset)), rows])

@@ -16,13 +16,14 @@ from factorize.adapters.data_mark import mark_of
 from factorize.adapters.disjoint_optimizers import as_one
 from factorize.adapters.example_gradients import GRAD_SAMPLE_MODES, ExampleGradients
 from factorize.adapters.given import check_model, check_optimizer
-from factorize.adapters.given_data import GivenData, refuse_repeats
+from factorize.adapters.given_data import GivenData
 from factorize.adapters.jobs import FactorSource, Planned, adam_workload, plan, samplings_of
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import agree, own_rank, refuse_other_ranks, world_size
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.rehearsal import Loss, Rehearsal
+from factorize.adapters.repeated_data import refuse_repeats
 from factorize.adapters.torch import TorchNoiseOptions
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration

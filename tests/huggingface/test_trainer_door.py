@@ -231,7 +231,12 @@ class HuggingFace(Door):
     def _repeated(self, folder: Path) -> None:
         rows = Dataset.from_dict({"x": X.tolist(), "labels": [i % 2 for i in range(EXAMPLES)]}).with_format("torch")
         self.end(self.made(folder, data=rows.shuffle(seed=1)))
-        for data in (rows.select([0, 1, 2, 3, 4, 4]), torch.utils.data.Subset(DATA, [0, 1, 2, 3, 4, 4])):
+        part = rows.select(range(3))
+        for data in (
+            rows.select([0, 1, 2, 3, 4, 4]),
+            part.repeat(2),
+            torch.utils.data.Subset(DATA, [0, 1, 2, 3, 4, 4]),
+        ):
             with pytest.raises(InvalidParticipation, match="more than once"):
                 self.made(folder, data=data)
         self.made(folder, data=torch.utils.data.Subset(rows.select([0] * EXAMPLES), range(EXAMPLES)))

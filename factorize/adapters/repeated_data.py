@@ -1,0 +1,117 @@
+"""Data sets that name an example more than once: by their indices, in a table twice, or by an item that comes again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from factorize.adapters.altered_batches import Randomness
+from factorize.adapters.mixed_data import Examples, call_seeded, digest_of
+from factorize.errors import InvalidParticipation
+
+_TWINS = 8
+"""The number of pairs of equal items, all different, that are no accident; fewer may be rows of different people."""
+_MAX_COPIES = 10
+"""The most copies of a whole data set that are looked for where no part of it has their length."""
+_MAX_LABELED = 20
+"""The mean number of items of one number from which numbers are labels, and not places of examples."""
+
+
+def refuse_repeats(dataset: Examples) -> None:
+    """Refuse a data set that names some of its examples more than once, for example to have more of a rare class.
+
+    Raises:
+        InvalidParticipation: the data set does, so that these examples take part more often than the participation
+            allows.
+    """
+    entries, before = entries_of(dataset)[:, :2], Randomness.now()
+    try:
+        repeated = len(np.unique(entries, axis=0)) < len(entries) or _has_twins(dataset)
+    finally:
+        before.restore()
+    if repeated:
+        raise InvalidParticipation(
+            f"the {type(dataset).__name__} lists some examples more than once, so they would take part more often "
+            "than the participation allows; list each once, or give users=[number of the example of each item], whose "
+            "items take turns",
+            field="data",
+        )
+
+
+def entries_of(dataset: Any) -> np.ndarray:
+    """Return for each item of a data set what holds it, its place there, and its index, shape (items, 3)."""
+    if isinstance(dataset, Subset):
+        return entries_of(dataset.dataset)[np.asarray(dataset.indices, dtype=np.int64)]
+    if isinstance(dataset, ConcatDataset):
+        return np.concatenate([entries_of(part) for part in dataset.datasets])
+    chosen: Any = getattr(dataset, "_indices", None)  # of `datasets`, which keep a choice of rows in a table
+    rows = chosen.column(0).to_numpy() if hasattr(chosen, "column") else np.arange(len(dataset))
+    held = np.column_stack([np.full(len(rows), id(dataset)), rows])
+    table = getattr(dataset, "data", dataset)
+    chunks = [each for each in table.column(0).chunks if len(each)] if getattr(table, "num_columns", 0) else []
+    if chunks:  # a table may hold another one twice, whose rows lie in the same memory
+        starts = [next((part.address for part in each.buffers()[1:] if part), id(each)) for each in chunks]
+        places = np.concatenate([each.offset + np.arange(len(each)) for each in chunks])
+        held = np.column_stack([np.repeat(starts, [*map(len, chunks)]), places])[rows]
+    return np.column_stack([held, rows])
+
+
+def _has_twins(dataset: Examples) -> bool:
+    """Return whether items of a data set, or of one that it wraps, come again, as `data[i % n]` makes them."""
+    own = [dataset] if isinstance(dataset, (list, tuple)) else [*getattr(dataset, "__dict__", {}).values()]
+    few = [each for each in own if type(each) in (list, tuple) and len(each) < _TWINS]
+    sized = [(each, _size_of(each)) for each in chain(own, *few)]
+    if any(_are_twins(dataset, pairs) for pairs in _possible_twins(len(dataset), sized)):
+        return True
+    whole = isinstance(dataset, (Subset, ConcatDataset))
+    inner = [each for each, size in sized if isinstance(each, Dataset) and size and (whole or size == len(dataset))]
+    return any(map(_has_twins, inner))
+
+
+def _size_of(value: object) -> int:
+    """Return the length of a sequence; 0 for what has none, such as a number in a tensor."""
+    with suppress(Exception):
+        return len(value) if isinstance(value, Sized) and hasattr(value, "__getitem__") else 0
+    return 0
+
+
+def _possible_twins(size: int, sized: Iterable[tuple[object, int]]) -> Iterator[np.ndarray]:
+    """Yield pairs of items that may be one example, shape (pairs, 2), by the parts of a data set and their lengths."""
+    copies = [size // count for count in range(2, _MAX_COPIES + 1) if size % count == 0]
+    for period in sorted({*copies, *(length for _, length in sized)}):
+        if 1 < period < size:
+            first = np.arange(min(period, size - period))
+            yield np.column_stack([first, first + period])
+            if size % period == 0:
+                first = np.arange(0, size, size // period)
+                yield np.column_stack([first, first + 1])
+    for given, length in sized:
+        named = hasattr(given, "iloc")  # rows of pandas keep their names where they are copied
+        part = getattr(given, "index", 0) if named else given
+        listed = type(part) is list and length == size and type(part[0]) is int
+        if listed or (length == size and getattr(part, "ndim", 0) == 1):
+            numbers = np.asarray(part.cpu() if isinstance(part, torch.Tensor) else part)
+            numbers = numbers if numbers.dtype.kind in "iu" else np.arange(size)
+            values, order, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+            if len(values) * _MAX_LABELED >= size:  # places of examples, not labels
+                places = np.argsort(order, kind="stable")
+                first = (np.cumsum(counts) - counts)[counts > 1]
+                yield np.column_stack([places[first], places[first + 1]])
+
+
+def _are_twins(dataset: Examples, pairs: np.ndarray) -> bool:
+    """Return whether the items of each pair are equal, and those of no two pairs."""
+    found = set[bytes]()
+    with suppress(Exception):  # an item that cannot be read says so when a step reads it
+        for pair in pairs[:_TWINS].tolist():
+            one, other = (digest_of(call_seeded(0, dataset.__getitem__, place)) for place in pair)
+            if one != other or one in found:
+                return False
+            found.add(one)
+    return len(found) == _TWINS

@@ -1,0 +1,117 @@
+"""Data sets whose items come again, each in a way in which people write them, and sound ones that resemble these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+
+from factorize.adapters.mixed_data import digest_of
+from factorize.adapters.repeated_data import refuse_repeats
+from factorize.errors import InvalidParticipation
+
+SIZE = 40
+X = torch.randn(SIZE, 3, generator=torch.Generator().manual_seed(1))
+Y = torch.arange(SIZE) % 5
+DATA = TensorDataset(X, Y)
+HALF = Subset(DATA, range(SIZE // 2))
+
+
+class Chosen(Dataset[Any]):
+    """Items of another data set, by a rule or by a list of places, and with noise as of an augmentation."""
+
+    def __init__(self, base: Any, size: int, places: Any, scale: Any = 1) -> None:
+        self.base, self.size, self.places, self.scale = base, size, places, torch.tensor(float(scale))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, i: int) -> Any:
+        place = self.places(i) if callable(self.places) else int(self.places[i])
+        x, y = self.base[place]
+        return x + self.scale * torch.randn(3), y
+
+
+class Table:
+    """As a table of pandas, whose rows keep their names where they are copied."""
+
+    def __init__(self, names: list[int]) -> None:
+        self.iloc, self.index = X[names].numpy(), np.array(names)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, column: str) -> Any:
+        raise KeyError(column)
+
+
+class Frame(Dataset[Any]):
+    """The rows of a table."""
+
+    def __init__(self, names: list[int]) -> None:
+        self.frame = Table(names)
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.frame.iloc[i]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Chosen(HALF, SIZE, lambda i: i % len(HALF)),
+        lambda: Chosen(HALF, 32, lambda i: i % len(HALF)),
+        lambda: Chosen(HALF, SIZE, lambda i: i // 2),
+        lambda: Chosen(HALF, SIZE, (torch.arange(SIZE) * 7 % 20)),
+        lambda: Chosen(DATA, SIZE, [*range(30), *range(10)]),
+        lambda: Chosen(Chosen(HALF, SIZE, lambda i: i % len(HALF)), SIZE, lambda i: i),
+        lambda: Subset(Chosen(HALF, SIZE, lambda i: i % len(HALF)), range(30)),
+        lambda: ConcatDataset([Chosen(HALF, SIZE, lambda i: i % len(HALF)), Subset(DATA, range(20, 40))]),
+        lambda: [HALF[i] for i in range(len(HALF))] * 3,
+        lambda: TensorDataset(X[:20].repeat(2, 1), Y[:20].repeat(2)),
+        lambda: Frame([*range(25), *range(15)]),
+    ],
+)
+def test_items_that_come_again_are_refused(make: Callable[[], Any]) -> None:
+    state = torch.random.get_rng_state()
+    with pytest.raises(InvalidParticipation, match="lists some examples more than once.*users="):
+        refuse_repeats(make())
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        DATA,
+        X,
+        X.numpy(),
+        [DATA[i] for i in range(SIZE)],
+        Chosen(DATA, SIZE, lambda i: i, 0.0),
+        Chosen(DATA, SIZE, [*reversed(range(SIZE))]),
+        TensorDataset(torch.ones(SIZE, 3), Y),
+        TensorDataset((X > 0).float(), Y % 2),
+        TensorDataset((X > 0).float().sort(0).values, torch.arange(SIZE) // 9),
+        Chosen(DATA, SIZE, lambda i: {}[i]),
+        Frame([*range(SIZE)]),
+    ],
+)
+def test_rows_of_several_people_may_be_equal(data: Any) -> None:
+    """A few equal rows, constants, labels, sorted features with few values, and items that cannot be read yet."""
+    refuse_repeats(data)
+
+
+def test_a_table_that_holds_another_one_twice_is_refused() -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"text": [str(i) for i in range(7)]})
+    for twice in (rows.repeat(2), datasets.concatenate_datasets([rows.select([0, 1, 2]), rows.shuffle(seed=1)])):
+        with pytest.raises(InvalidParticipation, match="more than once"):
+            refuse_repeats(twice)
+    parts = datasets.concatenate_datasets([rows.select([0, 2, 4]), rows.select([1, 3, 5])])
+    refuse_repeats(parts.shuffle(seed=1))
+    assert len({digest_of(each) for each in parts}) == len(parts)
