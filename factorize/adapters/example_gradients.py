@@ -36,6 +36,11 @@ class ExampleGradients(GradSampleModule):
         self.GRAD_SAMPLERS = samplers
         super().__init__(model, force_functorch=mode == "functorch", **options)
 
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
+    def forward(self, *inputs: object, **options: object) -> object:
+        """Run the model as it is, also where a loop has compiled it: compiled code replaces what hooks have kept."""
+        return super().forward(*inputs, **options)
+
     def _get_module_type(self, module: torch.nn.Module) -> type[torch.nn.Module] | None:
         """Return a layer's type, by which Opacus finds its rule; those for convolutions know no padding but zeros."""
         padded = getattr(module, "padding_mode", "zeros") != "zeros"
@@ -61,6 +66,7 @@ class ExampleGradients(GradSampleModule):
         if len(getattr(module, "activations", ())) > held and first.requires_grad:
             first.register_hook(partial(self._take_gradient, module, module.activations[-1]))
 
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def _take_gradient(self, module: torch.nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor) -> None:
         """Make a layer's gradients of examples from the inputs of one call and the gradient of its output.
 
