@@ -24,6 +24,8 @@ _VERSION = 2
 """The version of the state in a checkpoint."""
 _NORM_FACTOR = 1.01
 """Factor on the norm of a sum, which allows for what a job loses by clipping and adding up in float32."""
+_NOT_COUNTED = -1
+"""The number of examples of a step while, or after, `on_step` could not count it."""
 
 
 class Auditor(ABC):
@@ -73,9 +75,10 @@ class Auditor(ABC):
                 field="divisor",
             )
         self._take(who)
-        self.step, self._present = self.step + 1, len(who)
+        self.step, self._present = self.step + 1, _NOT_COUNTED
         if self.on_step is not None:
             self.on_step(self.step - 1)
+        self._present = len(who)
 
     def check_release(self, step: int, norm: float = 0.0, clip_norm: float = 0.0, *, lags: bool = False) -> None:
         """Refuse noise for other examples than those that were recorded last, or for a sum that these cannot have.
@@ -94,6 +97,11 @@ class Auditor(ABC):
                 f"the noise is at step {step}, but the auditor has recorded {self.step} steps, so a batch was "
                 "recorded twice or left out; record each step's examples once, before its noise, and restore both "
                 "from the same checkpoint"
+            )
+        if self._present == _NOT_COUNTED and self.step == step + 1:
+            raise InvalidParticipation(
+                f"step {step} was not written into the receipt, so release nothing of it; mend the error that "
+                "record() raised, and start the job again from its newest checkpoint"
             )
         if self._present is not None and not norm <= _NORM_FACTOR * clip_norm * self._present:
             raise InvalidParticipation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -24,7 +25,7 @@ import factorize
 from factorize.checker.__main__ import main
 from factorize.checker.receipt import check_receipt
 from factorize.encoding import canonical_json, json_digest
-from factorize.errors import InvalidParameter
+from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.training import fixed_order
 from factorize.training.auditor import ParticipationAuditor
 from factorize.training.receipt import Receipt
@@ -124,6 +125,30 @@ def test_a_receipt_that_was_changed_on_the_disk_is_written_no_more(tmp_path: Pat
     receipt.path.unlink() if change == "gone" else receipt.path.write_bytes(kept)
     with pytest.raises(InvalidParameter, match="has changed since this run wrote it"):
         take(3)
+
+
+def test_a_step_that_no_receipt_counts_gets_no_noise(
+    tmp_path: Path, factors: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even in a loop that goes on after the error."""
+    calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
+    auditor, receipt = ParticipationAuditor.of(calibration, N), Receipt(tmp_path / "receipt.json")
+    noise = factors.noise(calibration, 2, seed=SECRET + 5, auditor=auditor)
+    sizes = {"steps": N, "examples": EXAMPLES, "used": EXAMPLES}
+    statement = PrivacyStatement(calibration, factors.digest, **sizes, sampling="fixed", unit="example")
+    receipt.begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
+    auditor.record([0])
+    noise.next()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left"):
+        patched.setattr("factorize.training.receipt.replace_file", full)
+        auditor.record([1])
+    with pytest.raises(InvalidParticipation, match="step 1 was not written into the receipt, so release nothing"):
+        noise.next()
+    assert json.loads(receipt.path.read_text())["steps"]["processes"] == [[0, 1]]
 
 
 def test_a_process_that_is_killed_leaves_a_whole_receipt_and_a_free_lock(tmp_path: Path, factors: Any) -> None:
