@@ -173,6 +173,7 @@ def compare(
     Raises:
         FactorizeError: as of `factorize.solvers.compare` and `solve`.
     """
+    buffers = plain(buffers)
     fields = _given(
         buffers=None if isinstance(buffers, Sequence) else buffers,
         budgets=buffers if isinstance(buffers, Sequence) else None,
@@ -259,7 +260,7 @@ def recommend(
         offline=offline,
         epsilon=epsilon,
         delta=delta,
-        memory=[memory] if isinstance(memory, int) else memory,
+        memory=[memory] if isinstance(plain(memory), int) else memory,
         samplings=samplings,
         parameters=parameters,
         seconds=seconds,
@@ -293,9 +294,9 @@ def _parts(workload: object, words: Mapping[str, object]) -> dict[str, object]:
 
 
 def _given(**fields: object) -> dict[str, object]:
-    """Return the fields that a caller has given, sequences as lists, and one name as a list of it."""
-    lists = {name: [value] if isinstance(value, str) else value for name, value in fields.items() if value is not None}
-    return {name: list(value) if isinstance(value, Sequence) else value for name, value in lists.items()}
+    """Return the fields that a caller has given as plain data, and one name as a list of it."""
+    given = {name: plain(value) for name, value in fields.items() if value is not None}
+    return {name: [value] if isinstance(value, str) else value for name, value in given.items()}
 
 
 def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:

@@ -45,7 +45,7 @@ from factorize.spec.mechanisms import Added
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.dense import DenseMatrix, strategy_array
 from factorize.structures.endless import MAX_ROWS, AnyStrategy
-from factorize.structures.layouts import describe
+from factorize.structures.layouts import build_matrix, describe
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 if TYPE_CHECKING:
@@ -241,6 +241,11 @@ class Factorization(Factors):
         document["matrices"] = {"C": self.manifest.matrix("C")._asdict(), **matrices}
         return Factorization(self.spec, self.strategy, self.dual, Manifest.sealed(document), extra)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the numbers, for processes that are spawned: a matrix caches functions, which cannot be pickled."""
+        strategy = self.strategy.structure, self.strategy.tensors(), None if self.endless else self.matrix.n
+        return _unpickled, (self.spec, strategy, self.dual, self.manifest, self.extra)
+
     def tensors(self) -> dict[str, np.ndarray]:
         """Return every tensor of the file by name."""
         stored = [array.astype(self.dtype, copy=False) for array in self.strategy.tensors().values()]
@@ -263,6 +268,16 @@ class Factorization(Factors):
         """Return the tensors and the metadata of the file."""
         tensors = {name: np.ascontiguousarray(array) for name, array in self.tensors().items()}
         return tensors, {"manifest": canonical_json(self.manifest).decode("ascii")}
+
+
+def _unpickled(
+    spec: Spec,
+    strategy: tuple[str, dict[str, np.ndarray], int | None],
+    dual: Mapping[str, np.ndarray],
+    manifest: Manifest,
+    extra: Mapping[str, np.ndarray],
+) -> Factorization:
+    return Factorization(spec, build_matrix(*strategy), dual, manifest, extra)
 
 
 def structured(strategy: np.ndarray | Matrix, n: int) -> Matrix:

@@ -101,5 +101,9 @@ class SpecKeywords(TypedDict, total=False):
 
 
 def plain(value: object) -> Any:
-    """Return a keyword's value as plain data: arrays as lists, numbers of numpy as Python's."""
+    """Return a keyword's value as plain data: arrays and sequences as lists, numbers of numpy as Python's."""
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [plain(one) for one in value]
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value

@@ -31,6 +31,7 @@ def test_words_are_a_spec() -> None:
     assert asked == banded.canonical() and asked.digest == banded.digest
     rates = Spec.of("schedule", n=4, learning_rates=np.array([1.0, 0.5, 0.25, 0.125]), mechanism="identity")
     assert rates.workload.learning_rates == [1.0, 0.5, 0.25, 0.125]  # type: ignore[attr-defined]
+    assert Spec.of("schedule", n=4, learning_rates=(1.0, 0.5, np.float64(0.25), 0.125), mechanism="identity") == rates
     plain: dict[str, Any] = {"kind": "prefix", "n": 16}
     assert Spec.of(plain, epochs=4) == Spec.of("prefix", n=16, epochs=4)
     assert factorize.certify(np.eye(16), plain, epochs=4).spec.workload.n == 16
@@ -87,7 +88,7 @@ def test_a_comparison_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("factorize.api.calls.comparison", asked := Mock(wraps=comparison))
     heard: list[Any] = []
     words: dict[str, Any] = {"epochs": 2, "epsilon": 2.0, "delta": 1e-5, "mechanism": "blt", "mechanism.buffers": 3}
-    found = compare("prefix", n=8, buffers=1, progress=lambda *step: heard.append(step), **words)
+    found = compare("prefix", n=8, buffers=np.int64(1), progress=lambda *step: heard.append(step), **words)
     assert (0, 1, "identity") in heard and found.document["budget"] == 1
     (spec,) = (call.args[0].spec for call in asked.call_args_list)
     assert spec.mechanism.buffers == 3 and spec.participation.passes == 2
@@ -172,6 +173,7 @@ def test_a_bar_is_cleared_when_a_solve_is_ended(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        ({"epochs": np.int64(0)}, "^/epochs: [^/]*$"),
         ({"workload": None}, "workload='adamw', or leave it out"),
         ({"optimizer": "adamw"}, "workload='adamw'"),
         ({"sampling": "fixed"}, "samplings="),
@@ -179,5 +181,6 @@ def test_a_bar_is_cleared_when_a_solve_is_ended(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_a_recommendation_says_what_a_caller_may_have_meant(given: dict[str, Any], words: str) -> None:
+    numbers: Any = {"examples": np.int64(6), "batch_size": np.int64(2), "memory": np.array([1, 2])}
     with pytest.raises(InvalidParameter, match=words):
-        factorize.recommend(examples=6, batch_size=2, epsilon=2.0, delta=1e-3, **given)
+        factorize.recommend(**numbers, epsilon=2.0, delta=1e-3, **given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import pickle
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +15,16 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save
-from specs import claimed, spec_of
+from specs import claimed, solved, spec_of
 
 from factorize.encoding import canonical_json
 from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy, TooLarge
-from factorize.factors.factor_file import from_container
+from factorize.factors.factor_file import cast, from_container
 from factorize.factors.factorization import Factorization
 from factorize.factors.solution import Outcome
 from factorize.format.container import Container
 from factorize.format.manifest import Manifest, manifest_digest
+from factorize.structures.banded import BandedMatrix
 from factorize.structures.dense import DenseMatrix
 from factorize.structures.layouts import describe
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -46,6 +48,20 @@ def test_a_file_opens_with_the_plain_library(made: Factorization, tmp_path: Path
         assert set(file.keys()) == {"C", "dual.weights"}
         np.testing.assert_array_equal(file.get_tensor("C"), made.rows("C", 0, 4))
         assert json.loads(file.metadata()["manifest"]) == made.manifest
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_factors_may_be_sent_to_a_process_that_is_spawned(dtype: str) -> None:
+    """Rows of bands, and those of an endless C, are computed by functions, which stay behind."""
+    bands = BandedMatrix(np.array([[1.0] * 6, [0.5] * 5 + [0.0]]))
+    sent = cast(claimed(spec_of(6, {"kind": "banded", "bands": 2}, 3), bands), dtype)
+    sent = sent.with_matrices(["C_inv"])
+    sent.rows("C_inv", 0, 1)
+    came = pickle.loads(pickle.dumps(sent))
+    assert came.digest == sent.digest and came.tensors().keys() == sent.tensors().keys()
+    assert (came.rows("B", 0, 6) == sent.rows("B", 0, 6)).all()
+    endless = solved({"workload": {"kind": "prefix", "n": "unbounded"}}, {"kind": "nu_toeplitz", "nu": 0.5})
+    assert (pickle.loads(pickle.dumps(endless)).rows("C", 0, 3) == endless.rows("C", 0, 3)).all()
 
 
 @pytest.mark.parametrize(
