@@ -156,6 +156,11 @@ class CorrelatedFedAvg(FedAvg):
             )
         return [str(name) for name in self._rounds.choose(there)]
 
+    def update_model(self, model: FLModel, aggr_result: FLModel) -> FLModel:
+        """Return the model with the noisy mean, and without the number of answers, which FedAvg notes without noise."""
+        aggr_result.meta = {AppConstants.CURRENT_ROUND: self.current_round}  # is sent to clients, and saved
+        return super().update_model(model, aggr_result)
+
     def send_model(self, *, data: FLModel, targets: list[str], **options: Any) -> None:
         """Send the model to the chosen clients; to none if no timer allows it, which NVFlare would take for all.
 

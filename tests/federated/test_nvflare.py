@@ -128,11 +128,12 @@ class Workflow(CorrelatedFedAvg):
     def prepare(self) -> None:
         self.engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name=str(i)) for i in range(CLIENTS)])
         self.fl_ctx, self.abort_signal, self.asked = FLContext(), SimpleNamespace(triggered=False), list[list[str]]()
-        self.saved = list[FLModel]()
+        self.saved, self.told = list[FLModel](), list[dict[str, Any]]()
 
     def broadcast(self, task: Task, fl_ctx: FLContext, targets: list[str], **_: Any) -> None:
         assert targets and task.timeout == 60, "nobody would be everybody, and who never answers would hold the round"
         self.asked.append(targets)
+        self.told.append(from_shareable(task.data).meta)
         for client in targets:
             step = task.data.get_header(AppConstants.CURRENT_ROUND)
             sent = ClientTask(Client(client, ""), task)
@@ -153,6 +154,7 @@ class Workflow(CorrelatedFedAvg):
         raise AssertionError(reason)
 
     def save_model(self, model: FLModel) -> None:
+        self.told.append(model.meta)
         self.saved.append(FLModel(params={name: array.copy() for name, array in model.params.items()}))
 
 
@@ -174,6 +176,8 @@ def test_the_workflow_asks_whom_the_timers_allow(tmp_path: Path) -> None:
         assert len(turns) <= 2 and all(np.diff(turns) >= SEPARATION)
     last = workflow.saved[-1].params["weights"] - workflow.saved[-2].params["weights"]
     assert rounds.last is not None and np.allclose(last, rounds.last[1][0], atol=1e-6)
+    told = {name for meta in workflow.told for name in meta}
+    assert told == {AppConstants.CURRENT_ROUND}, "who answered has no noise, and nobody is told how many"
 
 
 def test_a_round_is_not_spent_on_clients_that_are_gone(tmp_path: Path) -> None:
