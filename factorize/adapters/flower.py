@@ -63,7 +63,8 @@ class CorrelatedNoise(Strategy):
     ) -> None:
         if not isinstance(strategy, FedAvg):
             message = (
-                f"{type(strategy).__name__} is not a subclass of FedAvg, so replies may be no models; wrap one that is"
+                f"{type(strategy).__name__} of {type(strategy).__module__} is not a subclass of FedAvg of "
+                "flwr.serverapp.strategy, so replies may be no models; wrap one that is"
             )
             raise InvalidParameter(message, field="strategy")
         if strategy.fraction_train != 1.0 or strategy.fraction_evaluate not in (0.0, 1.0):

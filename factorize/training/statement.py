@@ -160,7 +160,8 @@ class PrivacyStatement:
         """Return epsilon of the first steps, for a run that stops after them.
 
         It holds if the stop depended neither on the data nor on the releases, for example because of a deadline or
-        a machine that is needed elsewhere. A run that stops because its accuracy is good has the epsilon of all steps.
+        a machine that is needed elsewhere. A run that stops because its accuracy on public data is good has
+        the epsilon of all steps.
 
         Args:
             steps: number of released steps; for a JAX job the one in its noise state, `int(state.step)`.

@@ -586,3 +586,12 @@ def test_the_statement_notes_a_rate_that_is_far_from_what_such_noise_asks_for():
     assert decay.startswith("weight_decay=") and f"leaves {math.exp(-N):.0%} of" in decay
     clipped_twice = private(solved, torch.optim.AdamW, 1e-7, clip_norm=2 * CLIP).statement.notes
     assert clipped_twice == [note], "Adam takes the same rate at every clip norm"
+
+
+def test_processes_without_a_process_group_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a script that torchrun starts twice, and that does not begin a group: each would make the job."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InvalidParameter, match="2 processes were launched .*init_process_group first"):
+        private()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    private().optimizer.close()

@@ -5,6 +5,7 @@ through the program, the others stop with a reason, and none waits for ever.
 """
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -72,6 +73,14 @@ def refuse_other_ranks(ranks: int) -> None:
     Raises:
         InvalidParameter: there are others.
     """
+    launched = os.environ.get("WORLD_SIZE", "1")  # by torchrun
+    if ranks == 1 and not _started() and launched.isdecimal() and int(launched) > 1:
+        raise InvalidParameter(
+            f"{launched} processes were launched (WORLD_SIZE), and each would make this job alone, without a process "
+            "group: with one seed the differences of what they release have no noise. Start one process, or call "
+            "torch.distributed.init_process_group first",
+            field="ranks",
+        )
     if ranks == 1 < world_size():
         raise InvalidParameter(
             f"the process group has {world_size()} ranks, and each would make this job alone: torch's DDP adds up "

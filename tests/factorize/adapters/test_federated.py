@@ -458,3 +458,9 @@ def test_a_model_of_other_shapes_releases_nothing(tmp_path: Path, factors: Facto
     with pytest.raises(InvalidParameter, match="other shapes"):
         rounds.close(MODEL[:1])
     assert rounds.step == 0 and len(rounds.close(MODEL)) == 2
+
+
+def test_a_model_with_counters_is_refused_by_the_array(factors: Factorization, tmp_path: Path) -> None:
+    for model, said in (([*MODEL, np.zeros((), np.int64)], f"array {len(MODEL)} has int64"), ([], "it has none")):
+        with pytest.raises(InvalidParameter, match=rf"{said}\); leave counters, such as num_batches_tracked"):
+            rounds_in(tmp_path, factors, model=model)
