@@ -15,6 +15,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from factorize.adapters.repeated_data import refuse_repeats
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 _KEPT_SETTINGS = (
@@ -81,7 +82,7 @@ def refuse_sampling(loader: Any) -> None:
     steps of an example may be neighbours, and the sensitivity of fixed epochs does not cover them.
 
     Raises:
-        InvalidParticipation: the loader samples, shuffles, or leaves examples out.
+        InvalidParticipation: the loader samples, shuffles, or leaves examples out, or its data name some twice.
     """
     if isinstance(_plain_batches(loader).sampler, RandomSampler):
         raise InvalidParticipation(
@@ -90,6 +91,7 @@ def refuse_sampling(loader: Any) -> None:
             "auditor, or use make_private, which makes the order",
             field="data",
         )
+    refuse_repeats(loader.dataset)
 
 
 def _plain_batches(loader: Any) -> BatchSampler:

@@ -249,6 +249,9 @@ class Opacus(Door):
             "a loader with `shuffle=True`": Mistake(
                 "refused", lambda folder: refuse_sampling(loader(shuffle=True)), "shuffle|order"
             ),
+            "a data set that names examples more than once": Mistake(
+                "refused", lambda folder: refuse_sampling(DataLoader(Subset(loader().dataset, [0, 1, 1]))), "users="
+            ),
             "LBFGS, or another optimizer that asks for losses": Mistake(
                 "refused", lambda folder: self._over(torch.optim.LBFGS(parameters)), "LBFGS"
             ),
