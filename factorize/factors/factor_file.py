@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from factorize.errors import CorruptObject, InvalidParameter, StoreUnavailable, extras_named
+from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy, StoreUnavailable, extras_named
 from factorize.factors.certificate import certify
 from factorize.factors.factorization import Factorization, materialise
 from factorize.factors.solution import Outcome
@@ -117,7 +117,8 @@ def cast(base: Factorization, dtype: str) -> Factorization:
 
     Raises:
         InvalidParameter: an unknown type, a base that is rounded already, or a strategy named by its bytes.
-        InvalidStrategy: the rounded numbers are no strategy matrix (because a diagonal entry became 0, for example).
+        InvalidStrategy: the rounded numbers are no strategy matrix (because a diagonal entry became 0, or two decays
+            became one, for example).
         CertificateError: the rounded matrix cannot be certified.
         MissingExtra: the extra `[solve]` is not installed.
     """
@@ -133,7 +134,10 @@ def cast(base: Factorization, dtype: str) -> Factorization:
         )
     rounded = {name: round_down(array, dtype) for name, array in base.strategy.tensors().items()}
     structure, n = base.strategy.structure, base.matrix.n
-    strategy = build_matrix(structure, widened(rounded), n)
+    try:
+        strategy = build_matrix(structure, widened(rounded), n)
+    except InvalidParameter as reason:
+        raise InvalidStrategy(f"C is no strategy in {dtype}: {reason}; keep float64", field="dtype") from None
     outcome = Outcome[str(base.manifest.solver.get("outcome", "iteration_limit")).upper()]
     document = {
         **{name: value for name, value in base.manifest.items() if name not in ("files", "created")},

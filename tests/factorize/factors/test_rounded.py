@@ -23,6 +23,7 @@ from factorize.format.manifest import Manifest
 from factorize.storage.fsck import fsck
 from factorize.storage.store import open_store
 from factorize.structures.dense import DenseMatrix
+from factorize.structures.toeplitz import BltMatrix
 
 SPECS: list[dict[str, Any]] = [
     {"workload": {"kind": "prefix", "n": 24}},
@@ -71,8 +72,10 @@ def test_what_cannot_be_cast() -> None:
     tiny = DenseMatrix(np.diag([1.0, 1e-60]))
     spec = spec_of({"kind": "identity", "n": 2}, "square_root")
     small = claimed(spec, tiny)
-    with pytest.raises(InvalidStrategy, match="positive"):
-        cast(small, "float32")
+    near = BltMatrix(np.array([0.5, 0.5 + 1e-12]), np.array([0.1, 0.1]), 4)
+    for made, told in ((small, "positive"), (claimed(spec_of(4, {"kind": "blt", "buffers": 2}), near), "too near")):
+        with pytest.raises(InvalidStrategy, match=f"no strategy in float32: .*{told}.*; keep float64"):
+            cast(made, "float32")
     manifest, tensors = parts(base)
     manifest["matrices"]["C"]["dtype"] = "float16"
     with pytest.raises(CorruptObject, match="float16"):
