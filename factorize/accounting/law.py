@@ -111,14 +111,22 @@ class Curve(ABC):
             InvalidParameter: a value outside its range.
         """
         level, close = finite_real("epsilon", epsilon, remedy="give an epsilon above 0"), tolerance or self.tolerance
-        excess = _excess(lambda log_multiplier: self.log_delta(math.exp(log_multiplier), level), delta)
+        seen: dict[float, float] = {}
+        at = _excess(lambda log_multiplier: self.log_delta(math.exp(log_multiplier), level), delta)
+
+        def excess(point: float) -> float:
+            if point not in seen:
+                seen[point] = at(point)
+            return seen[point]
+
         high = math.log(noise_multiplier_for_epsilon(level, delta) * self.sensitivity) + 2 * MARGIN
         start = near or self.guess(level, delta)
         # delta is about a Gaussian tail e^(-s^2 c), which has this slope
         crossing = start and descend_near(excess, math.log(start), 2 * math.log(delta), tolerance=close, reach=1.0)
         if crossing:
             return math.exp(crossing[0])
-        low = high - 0.5
+        high = min((point for point, value in seen.items() if value <= 0), default=high)
+        low = max((point for point, value in seen.items() if value > 0 and point < high), default=high - 0.5)
         while excess(low) <= 0:
             low, high = low - 1.0, low
         return math.exp(descend(excess, low, high, tolerance=close))

@@ -88,7 +88,7 @@ class MinSepEstimate(Curve):
 
     def reverse(self, multiplier: float, epsilon: float) -> Sampled:
         """Return weights for delta of (Q, P), with the shift and q whose ceiling is lowest."""
-        law, curved = self.law.enough_at(multiplier), self.law.curved(multiplier, epsilon)
+        law, curved = self.law.enough_at(multiplier), self.law.curved(multiplier, epsilon, BEYOND_WORTH)
         terms = self._reverse_terms(law, epsilon)
         if curved is not None and log_curved_ceiling(curved, epsilon, BEYOND_WORTH) < terms[0][0]:
             weights, kept = addition(curved, epsilon), (curved.rate, curved.reach)

@@ -22,7 +22,7 @@ from factorize.checker.sampling import min_sep
 from factorize.checker.sampling.curved_field import CurvedField, ceiling
 from factorize.checker.sampling.star import lognormal_put
 from factorize.checker.strategy import Strategy
-from factorize.errors import ConditionNotMet, InvalidParameter
+from factorize.errors import ConditionNotMet, InvalidParameter, TooLarge
 from factorize.factors.sensitivity import sensitivity_of
 from factorize.numbers.scalars import whole_number
 from factorize.participation import MinSep
@@ -68,7 +68,7 @@ class MinSepLaw(Law):
         self.columns, self.probability = columns, probability
         self.at = lru_cache(maxsize=8)(self._at)
         self._log_moment = lru_cache(maxsize=256)(self._log_moment_at)
-        self._order, self._ceilings = 8, dict[float, dict[str, float]]()
+        self._orders, self._ceilings = dict.fromkeys(_KINDS, 8), dict[float, dict[str, float]]()
         self._curved: tuple[int, ...] = (7, 4, 4)
 
     @classmethod
@@ -78,7 +78,7 @@ class MinSepLaw(Law):
         Raises:
             ConditionNotMet: C has as many bands as columns, or batches are larger than N / b.
             InvalidParameter: sizes below 1.
-            TooLarge: more than 2048 steps.
+            TooLarge: more than MAX_MIN_SEP_STEPS steps.
         """
         bands = strategy.bandwidth()
         if bands >= strategy.n and strategy.n > 1:
@@ -134,7 +134,7 @@ class MinSepLaw(Law):
         law = self.at(multiplier)
         try:
             return math.inf if law is None else _KINDS[kind](law, order).log_moment + law.slack(order)
-        except InvalidParameter:
+        except (InvalidParameter, TooLarge):
             return math.inf
 
     def log_ceiling(self, multiplier: float, epsilon: float, order: int, kind: str) -> float:
@@ -149,16 +149,16 @@ class MinSepLaw(Law):
 
     def best_order(self, multiplier: float, epsilon: float) -> int:
         """Return the m of the smallest W(m)."""
-        self._order, _ = self._best_order(self.kind(multiplier, epsilon), multiplier, epsilon)
-        return self._order
+        return self._best_order(self.kind(multiplier, epsilon), multiplier, epsilon)[0]
 
     def _best_order(self, kind: str, multiplier: float, epsilon: float) -> tuple[int, float]:
         def log_ceiling(order: int) -> float:
             return self.log_ceiling(multiplier, epsilon, order, kind)
 
-        order, least = best_order_from(self._order, log_ceiling)
+        order, least = best_order_from(self._orders[kind], log_ceiling)
         while order > 2 and least == math.inf:
             order, least = order - 1, log_ceiling(order - 1)
+        self._orders[kind] = order
         return order, least
 
     def addition(self, multiplier: float, epsilon: float) -> Bound:
@@ -179,8 +179,14 @@ class MinSepLaw(Law):
             found = min(found, bound, key=lambda each: each.log_delta)
         return found
 
-    def curved(self, multiplier: float, epsilon: float) -> CurvedField | None:
-        """Return the curved bound that is lowest nearby the last one, or None where none is proved."""
+    def curved(self, multiplier: float, epsilon: float, worth: float = 1.0) -> CurvedField | None:
+        """Return the curved bound that is lowest nearby the last one, or None where none is proved.
+
+        Args:
+            multiplier: the multiplier.
+            epsilon: the epsilon.
+            worth: the weight of the chance to be beyond the reach.
+        """
         law, sizes = self.enough_at(multiplier), (len(_CURVED_TILTS), len(_CURVED_SHARES), len(_REACHES))
         known: dict[tuple[int, ...], tuple[float, CurvedField | None]] = {}
 
@@ -189,7 +195,7 @@ class MinSepLaw(Law):
                 eta, share, reach = (values[i] for values, i in zip(_CURVED_VALUES, place, strict=True))
                 try:
                     field = CurvedField(law, eta, share * self.probability, reach * math.sqrt(law.largest))
-                    known[place] = log_curved_ceiling(field, epsilon, BEYOND_WORTH), field
+                    known[place] = log_curved_ceiling(field, epsilon, worth), field
                 except InvalidParameter:
                     known[place] = math.inf, None
             return known[place]

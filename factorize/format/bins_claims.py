@@ -9,8 +9,10 @@ from factorize.encoding import canonical_json, json_digest
 from factorize.format.quantities import ClaimRefused, check_keys, integer, number, real, require
 
 PROTOCOL = "bins-1"
-MAX_MIN_SEP_STEPS = 2048
-"""The largest n of a claim about b-min-sep sampling, whose tables of n^2 numbers take 100 MiB in all."""
+MAX_MIN_SEP_STEPS = 16_384
+"""The largest n of a claim about b-min-sep sampling."""
+MAX_STAR_STEPS = 2048
+"""The largest n of a star of it, whose tables of n^2 numbers take 100 MiB in all."""
 MAX_CHAIN_ORDER = 256
 """The largest order m of a chain, whose bounds take O(n m^2)."""
 MAX_BOOST = 1024

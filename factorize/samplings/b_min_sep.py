@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import factorize
 from factorize.errors import InvalidParameter
-from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
+from factorize.format.bins_claims import MAX_MIN_SEP_STEPS, MAX_STAR_STEPS
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.participation import Participation
 from factorize.privacy.adjacency import check_zero_out
@@ -73,12 +73,12 @@ class BMinSepSampling(CyclicPoissonSampling):
         return (held if held.strategy.finite().bandwidth() == bands else run), asked
 
     def ask_for_best(self, source: Source, job: TrainingJob, steps: int) -> Source:
-        """Return the source of the best bands under this law at the job's privacy, if `auto` asks.
+        """Return the source of the best bands under this law at the job's privacy, if `auto` asks and one is known.
 
         The last iterate counts as much as the mean, since jobs name no schedule: the smallest mean error alone leaves
         late steps noisy, and models train worse (papers/pages/leaderboard.md).
         """
-        if not source.automatic or source.bands in (None, 1):
+        if not source.automatic or source.bands in (None, 1) or steps > MAX_STAR_STEPS:
             return source
         spec = {
             "workload": source.workload(steps),

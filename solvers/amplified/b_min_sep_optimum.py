@@ -14,7 +14,7 @@ from factorize.accounting.min_sep_estimate import MinSepEstimate
 from factorize.accounting.min_sep_law import MinSepLaw
 from factorize.errors import SolveFailed
 from factorize.factors.solution import Outcome, ProgressCallback, Solution
-from factorize.format.bins_claims import MAX_MIN_SEP_STEPS
+from factorize.format.bins_claims import MAX_STAR_STEPS
 from factorize.solvers.amplified.spread_sensitivity import largest_form
 from factorize.solvers.banded import banded_optimum as banded
 from factorize.solvers.banded.gram_descent import Landscape
@@ -40,8 +40,8 @@ def supports(spec: Spec) -> str | None:
             "or more, or leave the sampling out and calibrate with it"
         )
     n = (spec.optimize_for or spec.workload).n
-    if n > MAX_MIN_SEP_STEPS:
-        return f"n={n} is above {MAX_MIN_SEP_STEPS}, the limit of b_min_sep; use balls_in_bins"
+    if n > MAX_STAR_STEPS:
+        return f"n={n} is above {MAX_STAR_STEPS}, the limit of an optimum for b_min_sep; leave the sampling out"
     if spec.mechanism.bands >= n:
         return (
             f"b_min_sep needs fewer bands than steps, but bands={spec.mechanism.bands} and n={n}; use bands from 2 to "

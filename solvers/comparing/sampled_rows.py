@@ -46,7 +46,7 @@ _REFERENCE_SHARE = 0.3
 """The part of the time that what others are set against may take."""
 MANY_BINS, MAX_BINS_WORK = 256, 1 << 26
 """Above this many bins a bound takes a part of a second and more; rows times bins^2 limit which rows get one then."""
-_BOUND_SECONDS, _PRODUCT_SECONDS, _SEPARATED_BIN_SECONDS = 5e-7, 2.5e-10, 3e-3
+_BOUND_SECONDS, _PRODUCT_SECONDS, _SEPARATED_BIN_SECONDS = 5e-7, 2.5e-10, 5e-3
 """Seconds of a bound for each bin squared, measured from 1000 to 4096 bins, more for each step and bin squared of a C
 that is not Toeplitz, and more for each bin under b-min-sep."""
 _HULL_SECONDS = 4e-8

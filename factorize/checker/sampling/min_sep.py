@@ -26,13 +26,14 @@ from factorize.checker.sampling.min_sep_kernels import (
 )
 from factorize.checker.strategy import Strategy
 from factorize.errors import InvalidParameter, TooLarge
-from factorize.format.bins_claims import MAX_CHAIN_ORDER, MAX_MIN_SEP_STEPS
+from factorize.format.bins_claims import MAX_CHAIN_ORDER, MAX_MIN_SEP_STEPS, MAX_STAR_STEPS
 
 _MAX_EXPONENT = 300.0  # Where the exponent of a step's likelihood ratio is larger, nothing is private.
 _MAX_LOG_MOMENT = 700.0  # Doubles hold no E whose logarithm is larger.
 _MAX_WORTH = 100.0  # The largest sum of slopes whose rounding S covers.
 _LEAST_PROBABILITY = 1e-100  # The least p of a chain, whose products of p would underflow.
 _LEAST_POWER = 1e-130  # The least (1 - p)^m: where all take part in most steps, their bounds would be useless, too.
+_ENTRIES_AT_ONCE = 1 << 24  # The entries of columns that are held together.
 NUMBERS_AT_ONCE = 1 << 18  # The numbers of candidates that are drawn together, which fit in the cache.
 
 
@@ -47,10 +48,13 @@ def columns_of(strategy: Strategy, separation: int) -> np.ndarray:
         )
     if n > MAX_MIN_SEP_STEPS:
         raise TooLarge(f"b-min-sep sampling is supported up to n={MAX_MIN_SEP_STEPS} steps; got {n}")
-    values, far = strategy.near_columns(np.arange(n))
-    columns = np.zeros((n, separation))
-    for d in range(strategy.bandwidth):
-        columns[: n - d, d] = (np.abs(np.diagonal(values, -d)) + far[: n - d]) * (1 + 2 * UNIT)
+    columns, steps = np.zeros((n, separation)), np.arange(n)
+    for some in np.array_split(steps, -(-n * n // _ENTRIES_AT_ONCE)):
+        values, far = strategy.near_columns(some)
+        for d in range(strategy.bandwidth):
+            inside = some[some + d < n]
+            sizes = np.abs(values[inside + d, inside - some[0]])
+            columns[inside, d] = (sizes + far[: len(inside)]) * (1 + 2 * UNIT)
     return columns
 
 
@@ -138,6 +142,8 @@ class Centres(Tuples):
     def __init__(self, law: MinSepSteps, order: int) -> None:
         super().__init__(law, order, order * (law.most + 2))
         n, b, p, keep = law.steps, law.separation, law.probability, 1 - law.probability
+        if n > MAX_STAR_STEPS:
+            raise TooLarge(f"a star is supported up to n={MAX_STAR_STEPS} steps, and there are {n}; use a chain")
         if not order / 2 * law.largest < 600:
             raise InvalidParameter(f"order {order} is too large for a sigma this small", field="order")
         self.favours = exponentials(0.5 * order * law.products) * (1 + 2 * EXP_SLACK)

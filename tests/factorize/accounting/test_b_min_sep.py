@@ -16,13 +16,13 @@ from specs import claimed, spec_of
 
 from factorize.accounting import calibrate_sampling
 from factorize.accounting.min_sep_estimate import MinSepEstimate
-from factorize.accounting.min_sep_law import MinSepLaw
+from factorize.accounting.min_sep_law import BEYOND_WORTH, MinSepLaw
 from factorize.checker.sampling import bets, curved_field, min_sep
 from factorize.checker.sampling.calibrations import check_claim
 from factorize.checker.sampling.curved_field import CurvedField
 from factorize.checker.sampling.star import lognormal_put
 from factorize.checker.strategy import Strategy
-from factorize.errors import ConditionNotMet, FactorizeError, InvalidParameter, UnsupportedAdjacency
+from factorize.errors import ConditionNotMet, FactorizeError, InvalidParameter, TooLarge, UnsupportedAdjacency
 from factorize.factors.factorization import Factorization
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import GivenNoise, SamplingOptions
@@ -221,6 +221,22 @@ def test_a_curved_bound_is_below_the_likelihood_ratio(n: int, b: int, p: float) 
         assert gap[np.abs(u).max(axis=0) < 0.2].max(initial=0.0) < 1, "it is no bound of nothing"
 
 
+def test_a_long_run_is_claimed_without_stars(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = banded(2304, 3)
+    strategy = Strategy(made.strategy.structure, made.strategy.tensors(), 2304)
+    whole = min_sep.columns_of(strategy, 3)
+    monkeypatch.setattr(min_sep, "_ENTRIES_AT_ONCE", 2304 * 500)
+    np.testing.assert_array_equal(min_sep.columns_of(strategy, 3), whole)
+    rows = np.abs(made.strategy.tensors()["bands"])
+    np.testing.assert_allclose(whole, rows.T, rtol=1e-15)
+    found = calibrated(made, 8.0, 1e-5, 230_400, 500, method="deterministic")
+    assert found.claim.pq.rule == "chain_bound"
+    with pytest.raises(TooLarge, match="a star is supported up to n=2048 steps, and there are 2304"):
+        failures(made, found, pq={"rule": "star_bound", "m": 2})
+    with pytest.raises(TooLarge, match="up to n=16384 steps; got 16385"):
+        calibrated(banded(16_385, 3), 8.0, 1e-5, 230_400, 500)
+
+
 def test_a_curved_bound_is_claimed_and_a_false_one_is_refused() -> None:
     made = banded(64, 3)
     found = calibrated(made, 1.0, 1e-5, 2000, 50, method="deterministic")
@@ -242,7 +258,7 @@ def test_a_curved_bound_is_claimed_and_a_false_one_is_refused() -> None:
 
 def test_a_curved_bet_is_won_by_the_delta_that_another_sampler_sees() -> None:
     law = MinSepLaw.of(banded(64, 3).strategy.finite(), 2000, 50)
-    field, steps = law.curved(1.2, 0.5), law.enough_at(1.2)
+    field, steps = law.curved(1.2, 0.5, BEYOND_WORTH), law.enough_at(1.2)
     assert field is not None
     curved, shifted = curved_field.addition(field, 0.5), min_sep.addition(steps, 0.5, 2.0, 0.02)
     drawn, others = (weights.draw(bets.Stream((1, 3), 0)) for weights in (curved, shifted))
