@@ -264,6 +264,10 @@ def test_a_curved_bet_is_won_by_the_delta_that_another_sampler_sees() -> None:
     drawn, others = (weights.draw(bets.Stream((1, 3), 0)) for weights in (curved, shifted))
     error = math.hypot(drawn.std(), others.std()) / math.sqrt(bets.CHUNK)
     assert drawn.mean() == pytest.approx(others.mean(), abs=4 * error + float(field.beyond))
+    kept = curved_field.addition(CurvedField(steps, 5.0, 0.01, 9.0), 0.5).draw(bets.Stream((1, 3), 0))
+    assert kept.mean() == pytest.approx(0.02715278809590722, rel=1e-9), (
+        "claims of earlier releases have to be won again"
+    )
     for share, won in (1.3, True), (0.8, False):
         delta = share * float(others.mean())
         stake = 0.9 / (float(curved.bound) - delta)
