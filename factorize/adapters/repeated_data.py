@@ -97,7 +97,7 @@ def _possible_twins(size: int, sized: Iterable[tuple[object, int]]) -> Iterator[
         listed = type(part) is list and length == size and type(part[0]) is int
         if listed or (length == size and getattr(part, "ndim", 0) == 1):
             numbers = np.asarray(part.cpu() if isinstance(part, torch.Tensor) else part)
-            numbers = numbers if numbers.dtype.kind in "iu" else np.arange(size)
+            numbers = numbers if np.issubdtype(numbers.dtype, np.integer) else np.arange(size)
             values, order, counts = np.unique(numbers, return_inverse=True, return_counts=True)
             if len(values) * _MAX_LABELED >= size:  # places of examples, not labels
                 places = np.argsort(order, kind="stable")
