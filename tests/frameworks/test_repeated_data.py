@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from factorize.adapters.mixed_data import digest_of
 from factorize.adapters.repeated_data import refuse_repeats
 from factorize.errors import InvalidParticipation
 
@@ -104,14 +103,3 @@ def test_items_that_come_again_are_refused(make: Callable[[], Any]) -> None:
 def test_rows_of_several_people_may_be_equal(data: Any) -> None:
     """A few equal rows, constants, labels, sorted features with few values, and items that cannot be read yet."""
     refuse_repeats(data)
-
-
-def test_a_table_that_holds_another_one_twice_is_refused() -> None:
-    datasets = pytest.importorskip("datasets")
-    rows = datasets.Dataset.from_dict({"text": [str(i) for i in range(7)]})
-    for twice in (rows.repeat(2), datasets.concatenate_datasets([rows.select([0, 1, 2]), rows.shuffle(seed=1)])):
-        with pytest.raises(InvalidParticipation, match="more than once"):
-            refuse_repeats(twice)
-    parts = datasets.concatenate_datasets([rows.select([0, 2, 4]), rows.select([1, 3, 5])])
-    refuse_repeats(parts.shuffle(seed=1))
-    assert len({digest_of(each) for each in parts}) == len(parts)
