@@ -36,6 +36,7 @@ class ExampleGradients(GradSampleModule):
         self.GRAD_SAMPLERS = samplers
         super().__init__(model, force_functorch=mode == "functorch", **options)
 
+    # torch.compiler.disable would import the compiler here, for jobs that compile nothing, too.
     @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def forward(self, *inputs: object, **options: object) -> object:
         """Run the model as it is, also where a loop has compiled it: compiled code replaces what hooks have kept."""

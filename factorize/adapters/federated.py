@@ -101,17 +101,14 @@ class FederatedRounds(Secret):
         self.clients = whole_number("clients", clients)
         whole_number("clients_a_round", clients_a_round, high=clients, remedy="give as many as clients, or fewer")
         self._parts = [(part.shape, part.dtype.str) for part in map(np.asarray, model)]
-        odd = [
-            f"array {i} has {np.dtype(kind)}"
-            for i, (_, kind) in enumerate(self._parts)
-            if not np.issubdtype(kind, np.floating)
-        ]
+        parts = enumerate(self._parts)
+        odd = [f"array {i} has {np.dtype(kind)}" for i, (_, kind) in parts if not np.issubdtype(kind, np.floating)]
         if odd or not self._parts:
-            message = (
+            raise InvalidParameter(
                 f"the model has to be floating-point arrays, at least one ({', '.join(odd[:3]) or 'it has none'}); "
+                "leave counters, such as num_batches_tracked of batch norm, out of the model and of updates",
+                field="model",
             )
-            message += "leave counters, such as num_batches_tracked of batch norm, out of the model and of updates"
-            raise InvalidParameter(message, field="model")
         self.calibration = calibrate(
             held.sensitivity, target, clip_norm=clip_norm, divisor=clients_a_round, adjacency=adjacency
         )
