@@ -220,8 +220,11 @@ def _waits(running: uvicorn.Server) -> Iterator[str]:
     """Say what each task of a server that does not end waits for, and where each thread is."""
     for listening in running.servers:
         yield from map(repr, asyncio.all_tasks(listening.get_loop()))
-    for frame in sys._current_frames().values():
-        yield "".join(traceback.format_stack(frame))
+    for thread in threading.enumerate():
+        frame = sys._current_frames().get(thread.ident or 0)
+        if frame is not None and thread is not threading.current_thread():
+            last = traceback.extract_stack(frame)[-6:]
+            yield f"{thread.name}: " + " > ".join(f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in last)
 
 
 @contextmanager
