@@ -222,3 +222,9 @@ def test_public_names_are_sorted_and_exist() -> None:
     assert all(getattr(factorize, name) is not None for name in factorize.__all__)
     with pytest.raises(AttributeError, match="nothing_of_that_name"):
         _ = factorize.nothing_of_that_name
+
+
+def test_no_test_changes_the_clock_of_the_process() -> None:
+    """A service of other tests runs in it, and would never wake up from a sleep that begins on such a clock."""
+    changed = re.compile(r'setattr\(\s*("time\.|time,)')
+    assert [str(path) for path in files("tests") + files("papers") if changed.search(path.read_text())] == []
