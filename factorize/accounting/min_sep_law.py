@@ -224,8 +224,8 @@ class MinSepLaw(Law):
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The values of q that are tried."""
-        return tuple(share * self.probability for share in _RATE_SHARES)
+        """The values of q that are tried; where p is 1, a smaller q allows steps that p does not."""
+        return tuple(share * self.probability for share in _RATE_SHARES if share == 1 or self.probability < 1)
 
     def guess(self, epsilon: float, delta: float) -> float | None:
         """Return the multiplier of as many groups as C has bands, sampled in turn, if their losses were Gaussian."""

@@ -75,6 +75,14 @@ def test_at_one_band_it_is_poisson_sampling() -> None:
     assert held.sigma_of_sums == pytest.approx(other.sigma_of_sums, rel=0.01)
 
 
+def test_where_every_example_that_has_rested_takes_part_it_is_balls_in_bins() -> None:
+    made = banded(8, 2)
+    other = calibrate_sampling(made, PrivacyTarget(epsilon=4.0, delta=1e-2), sampling="balls_in_bins", bins=2)
+    held = calibrated(made, 4.0, 1e-2, 64, 32)
+    assert held.sampling_probability == 1.0
+    assert held.sigma_of_sums == pytest.approx(other.sigma_of_sums, rel=0.01)
+
+
 @pytest.mark.parametrize("epsilon", [1e-2, 1e-5])
 def test_a_tiny_epsilon_whose_samples_took_minutes_is_claimed_by_bounds(epsilon: float) -> None:
     """Hundreds of paths a candidate; the checker refused so many, at 0.01, after the search."""
