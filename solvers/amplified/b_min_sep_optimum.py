@@ -65,7 +65,8 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     assert sampling is not None
     bands, epoch = mechanism_of(problem.spec, Banded).bands, sampling.bins(problem.participation, n)
     landscape = Landscape(banded.recursion(problem), n, bands, np.zeros(n, dtype=np.intp))
-    near, strategy, forms = None, landscape.strategy(banded.start(problem, landscape, report)), []
+    near, forms, start = None, [], landscape.strategy(banded.start(problem, landscape, report))
+    strategy = BandedMatrix(np.maximum(start.bands, least_entries(bands, n)))
     best, alone = (math.inf, strategy), SpreadLoss(landscape, np.eye(bands)[:1, :, None] * np.ones(n))
     for seed in range(_ROUNDS + 1):
         report(seed, None)
@@ -131,11 +132,16 @@ class SpreadLoss:
         from scipy.optimize import minimize
 
         bands, n = strategy.bands.shape
-        bounds = [(_MIN_ENTRY, None) if t + d < n else (0.0, 0.0) for d in range(bands) for t in range(n)]
+        bounds = [(least, None if least else 0.0) for least in least_entries(bands, n).ravel()]
         with np.errstate(all="ignore"):
             options = {"maxiter": _STEPS}
             end = minimize(self, strategy.bands.ravel(), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         return BandedMatrix(end.x.reshape(bands, n))
+
+
+def least_entries(bands: int, n: int) -> Array:
+    """Return the least C[t + d, t] that is searched, shape (bands, n), which is 0 below the last row."""
+    return np.where(np.add.outer(np.arange(bands), np.arange(n)) < n, _MIN_ENTRY, 0.0)
 
 
 def gram_of(entries: Array) -> Array:

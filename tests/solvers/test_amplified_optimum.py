@@ -154,6 +154,14 @@ def test_bands_under_b_min_sep_are_better_than_those_without(tmp_path):
     assert report.supported and "spec.mechanism" not in report.unseen, report.failed
 
 
+@pytest.mark.parametrize(("bands", "tau"), [(3, 1), (3, 4)])
+def test_bands_that_nothing_asks_for_and_as_many_as_an_epoch_has_steps_are_searched(bands, tau):
+    """Of the error of differences the optimum is the identity, and bands of a whole epoch leave nothing to draw."""
+    sampling, objective = {"kind": "b_min_sep", **PRIVACY}, {"kind": "lambda_tau", "tau": tau}
+    found = solvers.solve(spec_of(6, {"kind": "banded", "bands": bands}, 2, sampling=sampling, objective=objective))
+    assert found.strategy.bandwidth() == bands
+
+
 def test_the_loss_of_bands_has_the_derivative_that_differences_have():
     spec = spec_of(12, {"kind": "banded", "bands": 3}, 3, sampling={"kind": "b_min_sep", **PRIVACY})
     landscape = Landscape(recursion(Problem(spec)), 12, 3, np.zeros(12, dtype=np.intp))
