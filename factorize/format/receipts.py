@@ -339,7 +339,8 @@ def is_state_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         return False
     (mine, own), (theirs, longer) = ((each["steps"]["processes"], each["steps"]["chain"]) for each in (one, other))
     count = len(own)
-    return bool(own == longer[:count] and mine[-1:] <= theirs[:count][-1:])
+    last = zip(mine[-1:], theirs[:count][-1:], strict=False)  # The links compare the processes before it.
+    return bool(own == longer[:count] and all(here[0] == there[0] and here[1] <= there[1] for here, there in last))
 
 
 def steps_of(receipt: JsonObject) -> int:

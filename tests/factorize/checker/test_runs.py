@@ -246,6 +246,15 @@ def continued(path: Path, factors: Any, parts: list[tuple[int, int, bool]]) -> R
     return receipt
 
 
+def test_receipts_that_differ_about_where_a_process_began_contradict_each_other(tmp_path: Path, factors: Any) -> None:
+    continued(tmp_path / "one.json", factors, [(0, 7, False), (6, 9, True)])
+    other = json.loads((tmp_path / "one.json").read_bytes())
+    other["steps"]["processes"][1] = [4, 9]
+    (tmp_path / "other.json").write_bytes(signed(other))
+    assert checked(tmp_path, factors, "other.json") == 7
+    assert checked(tmp_path, factors, "one.json", "other.json") == 4
+
+
 @pytest.mark.parametrize(
     ("parts", "code"),
     [
