@@ -36,7 +36,7 @@ class Deadline:
     @property
     def work(self) -> int | None:
         """Samples times bins that may test one direction of a claim, a part of the time; None for the usual."""
-        most = WORK if self.seconds is None else max(_MIN_WORK, int(_WORK_PER_SECOND * self.seconds))
+        most = WORK if self.seconds is None else max(_MIN_WORK, int(min(_WORK_PER_SECOND * self.seconds, WORK)))
         return most if most < WORK else None
 
     def told(self, what: str) -> str:
