@@ -35,8 +35,8 @@ _EMPTY_NAMES = {"", "arr_0"}
 """The names of a single array without a name; numpy.savez(path, array) calls it `arr_0`."""
 MAX_ARRAY_BYTES = 8 * MAX_DENSE**2
 """The most bytes of an unpacked array, since an archive may state less; no strategy that is read whole is larger."""
-_OTHER_TENSORS = ("dual.", "B", "C_inv")
-"""The tensors that our own factor files hold besides C."""
+_OTHER_PARTS = ("dual", "B", "C_inv")
+"""The parts of our own factor files besides C, whose names are the first words of their tensors' names."""
 _DTYPES = {1: "<f4", 2: "<f8"}
 """The types of TensorFlow, DT_FLOAT and DT_DOUBLE, by number."""
 _VALUE_FIELDS = {5: 1, 6: 2}
@@ -129,7 +129,8 @@ def _fields(source: object) -> dict[str, np.ndarray]:
 
 
 def _by_our_names(arrays: dict[str, np.ndarray], of: str) -> dict[str, np.ndarray]:
-    renamed = {SYNONYMS.get(name, name): array for name, array in arrays.items()}
+    plain = [(name.removeprefix("C."), array) for name, array in arrays.items()]
+    renamed = {SYNONYMS.get(name, name): array for name, array in plain}
     if len(renamed) < len(arrays):
         raise InvalidStrategy(f"{of} has one array under two names; leave one out")
     return renamed
@@ -173,7 +174,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     except (SafetensorError, zipfile.BadZipFile, zlib.error, TokenError, *_PYTHON_ERRORS) as why:
         ways = "" if path.suffix.endswith(kind) else "; use .npy, .npz, .safetensors or a TensorProto"
         raise CorruptObject(f"{path} is not a {kind} file of plain numbers: {why}{ways}") from None
-    own = {name.removeprefix("C."): one for name, one in arrays.items() if not name.startswith(_OTHER_TENSORS)}
+    own = {name: one for name, one in arrays.items() if name.partition(".")[0] not in _OTHER_PARTS}
     return _by_our_names(own, str(path))
 
 

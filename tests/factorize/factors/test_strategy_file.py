@@ -153,9 +153,10 @@ def test_a_row_of_numbers_says_what_it_is(tmp_path: Path) -> None:
     np.savez(path, theta=[0.5], omega=[0.5])
     with pytest.raises(InvalidParameter, match="a BLT, which fits any number of steps"):
         read_strategy(path)
-    np.savez(path, theta=[0.5], buf_decay=[0.5], omega=[0.5])
-    with pytest.raises(InvalidStrategy, match="one array under two names"):
-        read_strategy(path)
+    for twice in ({"theta": [0.5], "buf_decay": [0.5], "omega": [0.5]}, {"C": np.eye(2), "C.C": [[1, 0], [1, 1]]}):
+        np.savez(path, **twice)
+        with pytest.raises(InvalidStrategy, match="one array under two names"):
+            read_strategy(path)
 
 
 def test_an_array_by_a_name_of_its_own_may_be_the_inverse(tmp_path: Path) -> None:
