@@ -196,7 +196,10 @@ class _Search:
         seen = [self._value(start, seed, samples=first_samples) for seed, start in enumerate(starts)]
         forms = [form for _, form in seen if form is not None][1 - _FORMS :]
         if not forms:
-            raise SolveFailed("no start has an error that can be estimated; use a larger delta, or fewer bins")
+            raise SolveFailed(
+                f"no start has an error that can be estimated at epsilon={self.sampling.epsilon:g}; use a smaller "
+                "epsilon, or leave the sampling out and calibrate with it"
+            )
         first = starts[min(range(len(seen)), key=lambda i: seen[i][0])]
         if len(starts) == 1:
             value = seen[0][0]

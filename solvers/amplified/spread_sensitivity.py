@@ -153,6 +153,6 @@ def amplify(
     here = float((form * gram).sum())
     if not (math.isfinite(here) and here > 0):
         raise SolveFailed(
-            f"no sample met epsilon={sampling.epsilon:g} at the sigma found, {multiplier:g}; use a larger delta"
+            f"no sample met epsilon={sampling.epsilon:g} at the sigma found, {multiplier:g}; use a smaller one"
         )
     return Amplified(multiplier, form * (multiplier**2 / here))

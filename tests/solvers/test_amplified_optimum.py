@@ -11,7 +11,7 @@ from factorize.accounting import BinsLaw, bin_gram, calibrate_bins, calibrate_sa
 from factorize.accounting.bins_lower_bound import bins_lower_bound
 from factorize.accounting.star_estimate import StarEstimate
 from factorize.checker.check import check_factor_file
-from factorize.errors import InvalidSpec, UnsupportedProblem
+from factorize.errors import InvalidSpec, SolveFailed, UnsupportedProblem
 from factorize.privacy import PrivacyTarget
 from factorize.solvers.amplified.b_min_sep_optimum import SpreadLoss
 from factorize.solvers.amplified.families import InverseTaps, reflections
@@ -195,6 +195,13 @@ def test_what_b_min_sep_has_no_optimum_for_is_refused(mechanism, epochs, sentenc
     long = spec_of(4096, {"kind": "banded", "bands": 4}, 4, sampling={"kind": "b_min_sep", **PRIVACY})
     with pytest.raises(UnsupportedProblem, match="n=4096 is above 2048"):
         solvers.solve(long)
+
+
+def test_so_large_an_epsilon_that_no_sample_meets_it_is_refused():
+    """A larger delta did not help: with less noise yet, no sample meets it either."""
+    sampling = {"kind": "balls_in_bins", "epsilon": 50.0, "delta": 1e-2}
+    with pytest.raises(SolveFailed, match="at epsilon=50; use a smaller epsilon"):
+        solvers.solve(spec_of(12, {"kind": "toeplitz"}, 3, sampling=sampling))
 
 
 @pytest.mark.parametrize(
