@@ -153,7 +153,7 @@ class _CorrelatedNoise(Secret):
         first = normals(self._key, 0, 0, jax.ShapeDtypeStruct((_COMMITTED_NUMBERS,), kind), kind)
         commitment = committed(keyed("jax", seed, held.digest), np.asarray(first).tobytes())
         self._stated = {"noise": commitment, "sigma": sigma.hex(), "dtype": str(kind)}
-        self._guard = StepGuard(noise_commitment(held, seed), steps, auditor)
+        self._guard = StepGuard(noise_commitment(held, seed), steps, auditor, calibration.clip_norm)
         self._drawn = jax.jit(self._draw, static_argnames="specs")  # one program, also for a loop that is not jitted
 
     def init(self, params: optax.Params) -> NoiseState:

@@ -36,13 +36,14 @@ class StepGuard:
         commitment: hash of seed and factorization.
         steps: n.
         auditor: auditor of the job's batches, or None.
+        clip_norm: bound on the norm of one contribution to a sum.
 
     Raises:
         InvalidParameter: another transformation of this noise is alive.
     """
 
-    def __init__(self, commitment: str, steps: int, auditor: Auditor | None) -> None:
-        self._use, self._steps, self._auditor = NoiseUse(commitment), steps, auditor
+    def __init__(self, commitment: str, steps: int, auditor: Auditor | None, clip_norm: float) -> None:
+        self._use, self._steps, self._auditor, self._clip_norm = NoiseUse(commitment), steps, auditor, clip_norm
 
     def take(
         self, updates: optax.Updates, step: jax.Array, commitment: jax.Array, own: np.ndarray, seal: jax.Array
@@ -59,14 +60,17 @@ class StepGuard:
         Raises:
             InvalidParameter: vmap; or, where their values are known, a step that was taken, another run's state, one
                 that was changed, or updates that are not finite.
+            InvalidParticipation: the auditor has recorded another step, or a batch that has no such sum.
         """
         updates, step, commitment = _refuse_vmap((updates, step, commitment))
-        finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(updates)]).all()
+        leaves = jax.tree.leaves(updates)
+        finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
+        norm = jnp.sqrt(jnp.stack([jnp.square(leaf).sum() for leaf in leaves]).sum()) if self._auditor else 0.0
         if _known(step, commitment, finite, seal):
-            self._take(own, step, commitment, finite, seal, 0, lags=False)
+            self._take(own, step, commitment, finite, seal, 0, norm, lags=False)
         else:
             place = place_of(manual_axes())
-            io_callback(lambda *values: self._take(own, *values), None, step, commitment, finite, seal, place)
+            io_callback(lambda *values: self._take(own, *values), None, step, commitment, finite, seal, place, norm)
         return updates, step
 
     def close(self) -> None:
@@ -81,6 +85,7 @@ class StepGuard:
         finite: ArrayLike,
         seal: ArrayLike,
         place: ArrayLike,
+        norm: ArrayLike,
         *,
         lags: bool = True,
     ) -> None:
@@ -105,7 +110,7 @@ class StepGuard:
                 field="state",
             )
         if self._auditor is not None:
-            self._auditor.check_release(int(step), lags=lags)
+            self._auditor.check_release(int(step), float(norm), self._clip_norm, lags=lags)
         self._use.take(int(step), int(place))
 
 
@@ -113,26 +118,33 @@ _RAW_ARGUMENTS = ("value", "grad", "loss")
 """Names under which optax's transformations take losses and gradients that have no noise, whatever their types."""
 _KNOWN_WRAPPERS = frozenset(
     "chain named_chain partition multi_transform masked flatten with_extra_args_support split_real_and_imaginary "
-    "inject_hyperparams inject_stateful_hyperparams schedule_free lookahead sam MultiSteps "
+    "inject_hyperparams inject_stateful_hyperparams schedule_free lookahead sam "
     "apply_if_finite conditionally_transform conditionally_mask maybe_update".split()
 )
 """Transformations of optax around another one that use only what it returns, or show in the sums that they give it."""
 
 
 def refuse_data(others: Mapping[str, object]) -> None:
-    """Refuse what computes from the data beside a noise: extra arguments of optax, and wrappers that see the sums.
+    """Refuse what computes from the data beside a noise: extra arguments of optax, and what sees or changes the sums.
 
     Raises:
         InvalidParameter: an argument is a loss, a gradient without noise, or a function, such as `value_fn`; or a
-            transformation of optax around the noise may use the sums that it hands on.
+            transformation of optax comes before the noise, or is around it and may use the sums that it hands on.
     """
     frame: FrameType | None = sys._getframe()  # only the calls on the way show what is around the noise
     while frame is not None:
         name = frame.f_code.co_qualname.split(".")[0]
-        if frame.f_globals.get("__name__", "").startswith("optax.") and name not in _KNOWN_WRAPPERS:
+        theirs = frame.f_globals.get("__name__", "").startswith("optax.")
+        if theirs and name not in _KNOWN_WRAPPERS:
             raise InvalidParameter(
                 f"optax's {name} is around the noise, and sees the sums of clipped gradients before they have noise "
                 f"(mechanize computes its rate from them). Put it after the noise: optax.chain(noise, {name}(...))",
+                field="updates",
+            )
+        if theirs and name.endswith("chain") and frame.f_locals.get("new_state"):
+            raise InvalidParameter(
+                "the noise is not first in optax.chain, so what comes before it changes the sums of clipped gradients "
+                "(a momentum, Adam or a scale, say), and no sensitivity covers the result; put the noise first",
                 field="updates",
             )
         frame = frame.f_back

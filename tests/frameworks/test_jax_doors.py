@@ -31,6 +31,7 @@ from door_contract import (
     check_drawn_users,
     check_more,
     factors,
+    of_sums,
     of_unseen_batches,
     refused,
 )
@@ -103,6 +104,10 @@ def ask_for_losses(noise: Any, sums: Any, state: Any) -> None:
     around = optax.contrib.mechanize(optax.chain(noise, optax.sgd(0.1)))  # its rate would come from the sums
     with pytest.raises(InvalidParameter, match=r"mechanize is around the noise.*chain\(noise, mechanize\("):
         around.update(sums, around.init(PARAMETERS), PARAMETERS)
+    before = optax.stateless(lambda updates, _: updates)  # a momentum would make larger sums
+    for late in (optax.chain(before, noise), optax.named_chain(("first", before), ("noise", noise))):
+        with pytest.raises(InvalidParameter, match="the noise is not first in optax.chain"):
+            late.update(sums, late.init(PARAMETERS), PARAMETERS)
 
     @optax.inject_hyperparams
     def after(learning_rate: Any) -> Any:
@@ -169,8 +174,7 @@ class Jax(Door):
             "one state of the noise used twice": Mistake("refused", self._used_twice, "before"),
             CHANGED: Mistake("refused", self._changed, "average or reset only what comes after"),
             LOSSES: Mistake("refused", self._losses, "noisy gradient alone"),
-            "an example whose gradient is not finite": Mistake("refused", self._infinite, "NaN or infinite"),
-            "sums of any size, and batches in any order, without an auditor": Mistake("believed", self._believed),
+            **of_sums(self._release),
             "`vmap` over members": Mistake("refused", self._members, "vmap"),
             "`pmap`, and `shard_map` without specs": Mistake("refused", self._devices, "same noise for its own shard"),
             "float64 where JAX has float32": Mistake(
@@ -185,15 +189,20 @@ class Jax(Door):
 
     def _losses(self, folder: Path) -> None:
         run = self.begin(folder)
+        several = optax.MultiSteps(optax.chain(run.noise, optax.sgd(0.1)), 2)  # it would drop every second row
+        with pytest.raises(InvalidParameter, match=r"MultiSteps is around the noise.*chain\(noise, MultiSteps\("):
+            several.update(SUMS, several.init(PARAMETERS), PARAMETERS)
         ask_for_losses(run.noise, SUMS, run.state)
 
-    def _infinite(self, folder: Path) -> None:
-        run = self.begin(folder)
-        run.noise.update({**SUMS, "bias": jnp.array([0.0, jnp.inf])}, run.state)
+    @staticmethod
+    def _release(held: Any, calibration: Any, **options: Any) -> Any:
+        noise = correlated_noise(held, calibration, seed=SEED, **options)
+        states = [noise.init(PARAMETERS)]
 
-    def _believed(self, folder: Path) -> None:
-        run = self.begin(folder)
-        run.noise.update(jax.tree.map(lambda leaf: 100 * CLIP * leaf, SUMS), run.state)
+        def release(value: float, *, mean: bool = False) -> None:
+            states.append(noise.update(jax.tree.map(lambda leaf: jnp.full_like(leaf, value), SUMS), states[-1])[1])
+
+        return release
 
     def _used_twice(self, folder: Path) -> None:
         run = self.begin(folder)
@@ -474,8 +483,11 @@ def test_an_auditor_beside_the_noise_has_seen_the_batch_of_each_step(jit: bool) 
     update = jax.jit(noise.update) if jit else noise.update
     for step in range(2):
         auditor.record(range(SIZE * step, SIZE * (step + 1)))
-        _, state = update(SUMS, state)
+        _, state = jax.block_until_ready(update(jax.tree.map(lambda leaf: leaf / 2, SUMS), state))
     with pytest.raises((InvalidParticipation, jax.errors.JaxRuntimeError), match="has recorded 2 steps"):
+        jax.block_until_ready(update(SUMS, state))
+    auditor.record(range(SIZE * 2, SIZE * 3))
+    with pytest.raises((InvalidParticipation, jax.errors.JaxRuntimeError), match="step 2 has a larger norm"):
         jax.block_until_ready(update(SUMS, state))
 
 
