@@ -19,7 +19,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.lr_scheduler import LRScheduler
 
-from factorize.adapters.own_steps import watch_steps
+from factorize.adapters.own_steps import has_owner, watch_steps
 from factorize.errors import InvalidParameter
 
 
@@ -30,10 +30,11 @@ class HeldTensor:
         name: its name for messages.
         owner: the object that has it.
         key: its attribute there.
+        is_weight: whether only the loop itself changes it, as a teacher that follows, every few steps perhaps.
     """
 
-    def __init__(self, name: str, owner: object, key: str) -> None:
-        self.name, self._owner, self._key = name, owner, key
+    def __init__(self, name: str, owner: object, key: str, *, is_weight: bool = False) -> None:
+        self.name, self.is_weight, self._owner, self._key = name, is_weight, owner, key
         self._tensor: torch.Tensor = getattr(owner, key)
         self.value = self._before = self._tensor.detach().clone()
 
@@ -49,8 +50,9 @@ class HeldTensor:
 
     def put_back(self) -> None:
         """Put the tensor back, even if another one is in its place."""
-        with torch.no_grad():
-            self._tensor.copy_(self._before)
+        if not _are_equal(self._tensor, self._before):  # nothing may write to tensors of torch.inference_mode
+            with torch.no_grad():
+                self._tensor.copy_(self._before)
         if getattr(self._owner, self._key, None) is not self._tensor:
             setattr(self._owner, self._key, self._tensor)
 
@@ -73,7 +75,8 @@ class LoopState:
         others: the optimizers without noise that step.
         early: the buffers, and their values when the private step came.
         late: names and values of what the iteration changed after that step, and of all weights that it changed, with
-            the state of their optimizers: a first step of Adam shows no more than the signs of gradients.
+            the state of their optimizers: a first step of Adam shows no more than the signs of gradients. The last
+            entry tells weights that no optimizer changed.
     """
 
     def __init__(
@@ -81,13 +84,14 @@ class LoopState:
     ) -> None:
         self.others: list[torch.optim.Optimizer] = []
         self.early: list[tuple[HeldTensor, torch.Tensor]] = []
-        self.late: dict[tuple[Hashable, ...], tuple[str, torch.Tensor]] = {}
+        self.late: dict[tuple[Hashable, ...], tuple[str, torch.Tensor, bool]] = {}
         self._held: dict[int, list[HeldTensor]] = {}
         self._weights: dict[int, list[HeldTensor]] = {}
         self._owners: list[object] = []  # keeps modules, so that no other object gets the id of one
         self._undo: list[Callable[[], object]] = []
+        self._shapes = {p.shape for p in model.parameters() if p.requires_grad}
         for name, layer in model.named_modules():
-            self._hold_buffers(layer, name)
+            self._hold(layer, name, own=True)
             whole = layer is model or layer is getattr(model, "_module", None)
             if not (dropout or whole) and next(layer.parameters(recurse=False), None) is None:
                 self._undo.append(partial(setattr, layer, "training", layer.training))
@@ -101,13 +105,21 @@ class LoopState:
         self._ends = [weakref.finalize(self, each) for each in (hook.remove, watch)]
 
     def _see(self, module: torch.nn.Module) -> None:
-        """Hold the buffers of a module that is about to run."""
+        """Hold what a module has that is about to run."""
         if id(module) not in self._held:
-            self._hold_buffers(module, type(module).__name__)
+            self._hold(module, type(module).__name__)
 
-    def _hold_buffers(self, layer: torch.nn.Module, name: str) -> None:
-        keys = [key for key, _ in layer.named_buffers(recurse=False)]
-        self._held[id(layer)] = [HeldTensor(f"{name}.{key}".removeprefix("_module."), layer, key) for key in keys]
+    def _hold(self, layer: torch.nn.Module, name: str, *, own: bool = False) -> None:
+        """Hold buffers, and weights shaped like trained ones, as a teacher has them; others may be too large to copy.
+
+        Weights of another private job are its own affair, and functorch traces some that are no parameters.
+        """
+        held = [(key, False) for key, _ in layer.named_buffers(recurse=False)]
+        for key, p in layer.named_parameters(recurse=False):
+            wanted = p.shape in self._shapes and isinstance(p, torch.nn.Parameter) and (own or not has_owner(p))
+            held += [(key, True)] if wanted else []
+        path = f"{name}.".removeprefix("_module.").removeprefix(".")
+        self._held[id(layer)] = [HeldTensor(path + key, layer, key, is_weight=each) for key, each in held]
         self._owners.append(layer)
 
     def _hold_weights(self, optimizer: torch.optim.Optimizer) -> None:
@@ -131,23 +143,23 @@ class LoopState:
         """Note what the buffers are when the private step comes."""
         for held in (each for own in self._held.values() for each in own):
             held.note()
-            self.early.append((held, held.value))
+            self.early += [] if held.is_weight else [(held, held.value)]
 
     def end(self) -> None:
         """Note what the iteration has changed since, and put everything back."""
         for end in self._ends:
             end()
-        for owner, own in (*self._held.items(), *self._weights.items()):
+        for owner, own in (*self._weights.items(), *self._held.items()):
             for i, held in enumerate(own):
                 if held.differs(held.value):
                     held.note()
-                    self.late[owner, i] = held.name, held.value
+                    self.late[owner, i] = held.name, held.value, held.is_weight
                 held.put_back()
         for optimizer in self.others if self._weights else ():
             name = self._weights[id(optimizer)][0].name
             for i, p in enumerate(_weights_of(optimizer)):
                 kept = {key: each for key, each in optimizer.state.get(p, {}).items() if torch.is_tensor(each)}
-                self.late |= {(id(optimizer), i, key): (name, each.clone()) for key, each in kept.items()}
+                self.late |= {(id(optimizer), i, key): (name, each.clone(), False) for key, each in kept.items()}
         for undo in self._undo:
             undo()
         self._held, self._weights, self._undo = {}, {}, []
@@ -169,7 +181,8 @@ def difference_of_states(some: LoopState, others: LoopState) -> InvalidParameter
     """Return the error if two iterations have left something with other values after their steps, or None."""
     for place in {**some.late, **others.late}:
         found = [each.late[place] for each in (some, others) if place in each.late]
-        if len(found) == 1 or not _are_equal(found[0][1], found[1][1]):
+        seldom = len(found) == 1 and found[0][2]
+        if not seldom and (len(found) == 1 or not _are_equal(found[0][1], found[1][1])):
             return InvalidParameter(
                 f"the loop changes {found[0][0]} by the examples of a batch, beside step() of the private optimizer. "
                 "No noise covers that, and it changes later gradients or is released with the model; train these "

@@ -35,6 +35,12 @@ def own_parameters(parameters: Sequence[torch.nn.Parameter], private: Stepper) -
         _OWNERS[p] = weakref.ref(private)
 
 
+def has_owner(parameter: torch.Tensor) -> bool:
+    """Return whether a private optimizer has this parameter."""
+    owner = _OWNERS.get(parameter)
+    return owner is not None and owner() is not None
+
+
 def refuse_own_steps(optimizer: torch.optim.Optimizer, private: Stepper) -> None:
     """Let an optimizer step only for a private one, since a loop that still has its name would step without noise."""
     optimizer.private_one = weakref.ref(private)
@@ -81,7 +87,8 @@ def _refuse_raw(optimizer: Any) -> None:
         if private is not None and not private.stepping and is_raw(p):
             raise InvalidParameter(
                 f"step() of {type(optimizer).__name__} was called with gradients that have no noise; call step() of "
-                "the private optimizer, before any other uses its gradients",
+                "the private optimizer, before any other uses its gradients. An optimizer around another, such as "
+                "Lookahead, is made private itself",
                 field="optimizer",
             )
 

@@ -408,10 +408,11 @@ def test_settings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) ->
     model, loop, data = {"words": (words, of_words, texts()), **others}[name]
     made = private(model, data, grad_sample_mode=mode)
     batch, plain = next(iter(made.loader)), dict[Any, torch.Tensor]()
-    for p in model.parameters():
-        p.register_hook(lambda gradient, p=p: plain.update({p: gradient.clone()}))
-    loop(made.model, batch).backward()
-    for p in model.parameters():
+    loss = loop(made.model, batch)
+    hooks = [p.register_hook(lambda gradient, p=p: plain.update({p: gradient.clone()})) for p in model.parameters()]
+    loss.backward()
+    for p, hook in zip(model.parameters(), hooks, strict=True):
+        hook.remove()  # a job refuses what sees gradients without noise
         rows = example_rows([("", p)], SIZE)[0]
         total = next(use_up([rows], math.inf)).float()
         assert torch.allclose(total / SIZE, plain[p], atol=1e-6) and not p.grad.any()
@@ -1019,6 +1020,65 @@ class TestWhatTheLoopTrainsBeside:
             made.optimizer.zero_grad()
 
         assert self.beside(made, other, iteration) == EXAMPLES // SIZE + 3
+
+    @pytest.mark.parametrize("every", [1, 2])
+    @pytest.mark.parametrize("of", ["a teacher", "the model"])
+    def test_means_of_released_weights_are_put_back(self, of: str, every: int):
+        """The bits are those of a job without rehearsals, also where a pass of one takes no mean."""
+        found = []
+        for loss in ("rehearsed", "not_looked_at"):
+            with torch.inference_mode(of == "the model"):  # whose tensors nothing may write to
+                teacher = network()
+            made = TestPasses().made(2, model=network(), loss=loss)
+            slow = [p.detach() + 0.1 for p in made.model.parameters()]
+            for x, y in (batch for _ in range(2) for batch in made.loader):
+                out = made.model(x)
+                with torch.no_grad():
+                    aim = teacher(x)
+                (cross_entropy(out, y) + (out - aim).square().mean()).backward()
+                made.optimizer.step()
+                made.optimizer.zero_grad()
+                pair = (teacher, made.model.parameters()) if of == "a teacher" else (made.model, slow)
+                for p, each in zip(pair[0].parameters(), pair[1], strict=True):
+                    p.data.lerp_(each.data, 0.5 * (made.optimizer.noise.step % every == 0))
+            made.optimizer.close()
+            found.append([*teacher.parameters(), *made.model.parameters()])
+        assert all(map(torch.equal, *found))
+
+    def test_weights_of_another_job_are_its_own(self):
+        """Two models learn from one another; a rehearsal of the one leaves the steps of the other as they are."""
+        found = []
+        for loss in ("rehearsed", "not_looked_at"):
+            one = private(network(), loss=loss)
+            other = private(network(), loss="not_looked_at", seed=2**71)
+            handed = iter(other.loader)
+            for x, y in one.loader:
+                if other.optimizer.noise.step == EXAMPLES // SIZE:  # the rehearsal of the first came on top
+                    break
+                second = next(handed)
+                outs = one.model(x), other.model(second[0])
+                cross_entropy(outs[0], y).backward()
+                cross_entropy(outs[1], second[1]).backward()
+                for made in (one, other):
+                    made.optimizer.step()
+                    made.optimizer.zero_grad()
+            one.optimizer.close()
+            other.optimizer.close()
+            found.append(list(other.model.parameters()))
+        assert all(map(torch.equal, *found))
+
+    @pytest.mark.parametrize("of", ["Linear.weight", "0.weight"])
+    def test_weights_that_follow_the_examples_without_an_optimizer_are_refused(self, of: str):
+        made, teacher = private(network()), network()
+        with pytest.raises(InvalidParameter, match=f"the loop changes {of} by the examples"):
+            for x, y in made.loader:
+                teacher(x)
+                cross_entropy(made.model(x), y).backward()
+                made.optimizer.step()
+                made.optimizer.zero_grad()
+                with torch.no_grad():
+                    next((teacher if of == "Linear.weight" else made.model).parameters()).add_(1e-5 * x.mean())
+        assert made.optimizer.noise.step == 0
 
     @pytest.mark.parametrize("where", ["loss", "teacher", "scripted teacher", "after the step", "counted"])
     def test_buffers(self, where: str):
