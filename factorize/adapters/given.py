@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from factorize.adapters.disjoint_optimizers import parts_of
 from factorize.adapters.ranks.placements import is_sharded
-from factorize.adapters.raw_gradients import has_hooks_of_others
+from factorize.adapters.raw_gradients import refuse_hooks
 from factorize.errors import InvalidParameter
 
 _MAX_NAMES = 3
@@ -153,12 +153,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: torch.nn.Module | N
         if isinstance(part, torch.optim.SparseAdam):
             raise InvalidParameter("SparseAdam needs sparse gradients, but noise is dense; use Adam", field="optimizer")
     held = [p for group in optimizer.param_groups for p in group["params"]]
-    if any(map(has_hooks_of_others, held)):
-        raise InvalidParameter(
-            "some parameters have hooks that run in the backward pass, before the noise is added, and may take a "
-            "step; create the model without register_post_accumulate_grad_hook",
-            field="optimizer",
-        )
+    refuse_hooks(held)
     if model is None:
         return
     named = {id(p): (name, p) for name, p in model.named_parameters()}

@@ -21,7 +21,14 @@ from factorize.adapters.layer_rows import Rows
 from factorize.adapters.own_steps import own_parameters, refuse_own_steps
 from factorize.adapters.ranks.agreement import refuse_other_ranks
 from factorize.adapters.ranks.placements import values_sum
-from factorize.adapters.raw_gradients import USED_ROWS, forget_gradients, keep_gradients, kept_gradient, refuse_used
+from factorize.adapters.raw_gradients import (
+    USED_ROWS,
+    forget_gradients,
+    keep_gradients,
+    kept_gradient,
+    refuse_hooks,
+    refuse_used,
+)
 from factorize.adapters.rehearsal import Rehearsal
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions, with_arrays, with_tensors
 from factorize.client.single_use import Secret
@@ -337,6 +344,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self.noise.close()
 
     def _check_settings(self) -> None:
+        refuse_hooks(self.params)
         c = self.noise.calibration
         settings = self.max_grad_norm, self.expected_batch_size, self.noise_multiplier
         if settings != (c.clip_norm, c.divisor, c.noise_multiplier):

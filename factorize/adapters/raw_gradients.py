@@ -55,10 +55,21 @@ def hide_gradients(parameters: Iterable[torch.nn.Parameter], private: object) ->
         weakref.finalize(private, p.register_post_accumulate_grad_hook(partial(_hide, job)).remove)
 
 
-def has_hooks_of_others(parameter: torch.nn.Parameter) -> bool:
-    """Return whether code that is not ours runs in the backward pass, where the parameter's gradient is ready."""
-    hooks = (parameter._post_accumulate_grad_hooks or {}).values()
-    return any(getattr(each, "func", None) is not _hide for each in hooks)
+def refuse_hooks(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Refuse code that is not ours and runs in the backward pass, where a gradient without noise is ready.
+
+    Raises:
+        InvalidParameter: a parameter has such hooks.
+    """
+    for p in parameters:
+        after = (p._post_accumulate_grad_hooks or {}).values()
+        if p._backward_hooks or any(getattr(each, "func", None) is not _hide for each in after):
+            raise InvalidParameter(
+                "some parameters have hooks that run in the backward pass, where they see gradients that have no noise "
+                "yet, and may log them or take a step; leave out register_hook and register_post_accumulate_grad_hook "
+                "(as of wandb.watch, whose log='parameters' has none)",
+                field="optimizer",
+            )
 
 
 def keep_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from factorize.adapters.raw_gradients import keep_gradients
+from factorize.adapters.raw_gradients import keep_gradients, refuse_hooks
 from factorize.errors import InvalidParameter
 
 
@@ -38,9 +38,10 @@ class TrainedParameters:
         """Refuse a model whose trained parameters are not those that have noise, or are in a mode that breaks them.
 
         Raises:
-            InvalidParameter: a parameter was frozen, thawed, added or replaced, or is in a layer in eval mode; or a
-                layer normalizes by the batch.
+            InvalidParameter: a parameter was frozen, thawed, added or replaced, is in a layer in eval mode, or has
+                hooks that see gradients without noise; or a layer normalizes by the batch.
         """
+        refuse_hooks(self.parameters)
         now = self.model_key()
         if now == self._checked:
             return

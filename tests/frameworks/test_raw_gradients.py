@@ -14,6 +14,7 @@ from handmade import handmade
 from torch.utils.data import TensorDataset
 
 from factorize.adapters.private import Private, make_private
+from factorize.errors import InvalidParameter
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 SIZE, STEPS = 8, 3
@@ -108,3 +109,29 @@ def test_gradients_of_public_data_between_steps_are_those_of_autograd() -> None:
         made.optimizer.close()
         released.append([p.detach().clone() for p in model.parameters()])
     assert all(map(torch.equal, *released))
+
+
+@pytest.mark.parametrize("when", ["before the job", "before its first step", "after a step"])
+def test_hooks_that_see_gradients_without_noise_are_refused(when: str) -> None:
+    """As of wandb.watch; a loop that clips with hooks would change nothing that is released."""
+    model, shown = network(), list[float]()
+
+    def watch() -> None:
+        next(model.parameters()).register_hook(lambda gradient: shown.append(float(gradient.norm())))
+
+    def train() -> None:
+        if when == "before the job":
+            watch()
+        made = job(model, 6 << 90)
+        if when == "before its first step":
+            watch()
+        for x, y in made.loader:
+            torch.nn.functional.cross_entropy(made.model(x), y).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+            if made.optimizer.noise.step == 1:
+                watch()
+
+    with pytest.raises(InvalidParameter, match="hooks that run in the backward pass, where they see"):
+        train()
+    assert not shown
