@@ -103,10 +103,10 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     leaves: dict[str, object] = {}
     for key, value in table.items():
         path = prefix + key
-        if isinstance(value, dict):
-            leaves |= _flat(value, f"{path}.")
-        else:
-            leaves[_SHORT_NAMES.get(path, path)] = value
+        found = _flat(value, f"{path}.") if isinstance(value, dict) else {_SHORT_NAMES.get(path, path): value}
+        if twice := sorted(leaves.keys() & found):
+            raise InvalidParameter(f"one table of the grid has {twice[0]!r} in two spellings; keep one")
+        leaves |= found
     return leaves
 
 

@@ -155,8 +155,12 @@ def _put(found: dict[str, Any], word: Word, value: object) -> None:
                 f"{word.dotted} needs an object around it; its part is {place!r}",
                 field=word.dotted,
             )
-    before = place.get(word.name)
-    place[word.name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+    before = place.get(word.name, value)
+    both = isinstance(before, dict) and isinstance(value, dict)
+    if (before | value != value | before) if both else before != value:
+        message = f"{word.dotted} is given twice, as {str(before)[:60]} and {str(value)[:60]}; keep one"
+        raise InvalidParameter(message, field=word.dotted)
+    place[word.name] = before | value if both else value
 
 
 def _copied(value: object) -> object:

@@ -76,7 +76,8 @@ PREFIX = {"kind": "prefix", "n": 8}
     ],
 )
 def test_words_say_what_json_says(words: dict[str, str], document: dict[str, Any]) -> None:
-    found = document_of_words(Spec, {"workload": "prefix", **words})
+    usual = {} if "workload.kind" in words else {"workload": "prefix"}
+    found = document_of_words(Spec, {**usual, **words})
     assert found == document
     assert parse_spec(found) == parse_spec(document)
 
@@ -125,6 +126,21 @@ def test_an_empty_part_is_refused_in_the_words_of_json(part: str) -> None:
     with pytest.raises(InvalidParameter, match="kind") as as_words:
         parse_spec(document_of_words(Spec, given))
     assert str(as_words.value) == str(as_json.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "twice"),
+    [
+        ({"epochs": "2", "participation.epochs": "4"}, "participation.epochs is given twice, as 2 and 4"),
+        ({"mechanism": '{"kind": "banded", "bands": 2}', "bands": "3"}, "mechanism.bands is given twice"),
+        ({"mechanism": "banded", "mechanism.kind": "dense"}, "mechanism is given twice"),
+    ],
+)
+def test_a_field_in_two_spellings_has_one_value(words: dict[str, str], twice: str) -> None:
+    with pytest.raises(InvalidParameter, match=twice):
+        document_of_words(Spec, {"workload": "prefix", "n": "8", **words})
+    same = document_of_words(Spec, {"workload": "prefix", "n": "8", "epochs": "2", "participation.epochs": "2"})
+    assert same["participation"] == {"kind": "fixed_epochs", "epochs": 2}
 
 
 def test_both_kinds_of_one_class_are_known() -> None:

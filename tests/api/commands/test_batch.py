@@ -96,6 +96,7 @@ def test_toml_values_that_json_has_not_are_bad_specs(tmp_path: Path, value: str)
         ("[spec]\nworkload = 3\n[grid]\nn = [4]\n", "'workload' in [spec] is a value"),
         ("[grid]\nn = [4]\n[[exclude]]\nn = 4\n", "contains no spec"),
         ("[grid]\nn = [4]\n[[exclude]]\n", "not empty"),
+        ('[grid]\nn = [4]\n"workload.n" = [8]\n', "has 'workload.n' in two spellings"),
     ],
 )
 def test_a_grid_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str) -> None:
