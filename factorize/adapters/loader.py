@@ -149,8 +149,8 @@ class PrivateLoader(DataLoader[Any]):
             if t != self._optimizer.noise.step:
                 raise InvalidParticipation(
                     f"the batch of step {t - 1} was handed out, but its step was not taken, so the next noise would "
-                    "meet the wrong examples; call step() once per batch, without accumulation of gradients "
-                    "(physical_batch_size= divides a batch that is too large)"
+                    "meet the wrong examples; call step() once per batch, before the next is fetched (no prefetching), "
+                    "without accumulation of gradients (physical_batch_size= divides a batch that is too large)"
                 )
             yield self._signal(t, some, masks, fetched)
 

@@ -80,7 +80,7 @@ class Rehearsal:
         inner = getattr(model, "_module", model)  # its hooks serve the model that the caller may still use directly
         hooks = [
             inner.register_forward_pre_hook(_Hook(self._before_forward), with_kwargs=True),
-            inner.register_forward_hook(_after_forward),
+            inner.register_forward_hook(refuse_eval),
             inner.register_forward_hook(_Hook(lambda given: self._marks.note_returned(given[-1]))),
         ]
         model.autograd_grad_sample_hooks.extend(hooks)  # remove_hooks() then lets another job have the model
