@@ -29,7 +29,7 @@ from factorize.adapters.raw_gradients import (
     refuse_hooks,
     refuse_used,
 )
-from factorize.adapters.rehearsal import Rehearsal
+from factorize.adapters.rehearsal import Rehearsal, refuse_eval
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions, with_arrays, with_tensors
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -111,6 +111,9 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         if isinstance(optimizer, DPOptimizer):
             optimizer = optimizer.original_optimizer
         check_optimizer(optimizer, model)
+        if model is not None:
+            hook = model.register_forward_hook(refuse_eval)
+            getattr(model, "autograd_grad_sample_hooks", []).append(hook)  # remove_hooks() then ends it
         self._batch = BatchAudit(check_kind(calibration).accept_auditor(auditor), self.ranks)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         self._options = options

@@ -230,8 +230,8 @@ class Rehearsal:
             if self.rehearsing:
                 raise InvalidParticipation(
                     "the batch that rehearses the first step was handed out, but no step was taken, so noise would "
-                    "meet the wrong examples; call step() once per batch, without accumulation of gradients "
-                    "(physical_batch_size= divides a batch that is too large)"
+                    "meet the wrong examples; call step() once per batch, before the next is fetched (no prefetching), "
+                    "without accumulation of gradients (physical_batch_size= divides a batch that is too large)"
                 )
         elif self._model.training:
             losses = self._losses(altered)
@@ -366,14 +366,14 @@ class _Hook:
         return type(self), ()
 
 
-def _after_forward(model: torch.nn.Module, _: object, output: object) -> None:
-    """Refuse a backward pass through a model in eval mode."""
+def refuse_eval(model: torch.nn.Module, _: object, output: object) -> None:
+    """Refuse a backward pass through a model in eval mode, as a hook of its forward pass."""
     for tensor in [] if model.training else tensors_of(output):
         if tensor.requires_grad:
-            tensor.register_hook(_refuse_eval)
+            tensor.register_hook(_refuse_gradient)
 
 
-def _refuse_eval(_: torch.Tensor) -> None:
+def _refuse_gradient(_: torch.Tensor) -> None:
     raise InvalidParameter(
         "the model is in eval mode, where Opacus has no per-example gradients; call model.train() before the forward "
         "pass of a step, and use torch.no_grad() for a pass without a step",

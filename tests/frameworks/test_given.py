@@ -260,6 +260,21 @@ def test_optimizers_that_are_not_of_the_whole_model_are_refused(name: str) -> No
             door(model, make(model))
 
 
+def test_a_loop_of_opacus_that_stays_in_eval_mode_is_told_how_to_go_on() -> None:
+    """As after an evaluation: Opacus's own error would be of an empty list."""
+    noise = calibrate(factors().sensitivity, PrivacyTarget(mu=0.5), clip_norm=0.7, divisor=SIZE)
+    model, x = GradSampleModule(network()), torch.randn(SIZE, 6)
+    optimizer = CorrelatedOptimizer(SGD(model.parameters(), lr=0.1), factors(), noise, seed=SECRET, model=model)
+    with pytest.raises(InvalidParameter, match=r"in eval mode.*call model.train\(\) before the forward"):
+        model.eval()(x).sum().backward()
+    optimizer.zero_grad()
+    model.train()(x).sum().backward()
+    optimizer.step()
+    model.remove_hooks()
+    model.eval()(x).sum().backward()
+    assert optimizer.noise.step == 1
+
+
 def test_a_scaler_is_refused_before_a_row_is_spent() -> None:
     made = private()
     scaler = torch.amp.GradScaler("cpu")
