@@ -173,6 +173,8 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         arrays = read(data)
     except (SafetensorError, zipfile.BadZipFile, zlib.error, TokenError, *_PYTHON_ERRORS) as why:
         ways = "" if path.suffix.endswith(kind) else "; use .npy, .npz, .safetensors or a TensorProto"
+        if isinstance(why, KeyError):  # safetensors names a type, such as BF16, that numpy has not
+            why, ways = ValueError(f"numpy has no type {why}"), "; save it in float64 or float32"
         raise CorruptObject(f"{path} is not a {kind} file of plain numbers: {why}{ways}") from None
     own = {name: one for name, one in arrays.items() if name.partition(".")[0] not in _OTHER_PARTS}
     return _by_our_names(own, str(path))

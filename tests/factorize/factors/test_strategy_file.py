@@ -212,6 +212,14 @@ def test_what_is_no_array_of_numpy_ends_in_a_sentence(tmp_path: Path) -> None:
             read_strategy(tmp_path / "C.npy")
 
 
+def test_a_type_that_numpy_has_not_is_named_with_a_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "C.safetensors"
+    header = b'{"C":{"dtype":"BF16","shape":[1,1],"data_offsets":[0,2]}}'
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\x80\x3f")
+    with pytest.raises(CorruptObject, match="numpy has no type 'BF16'; save it in float64 or float32"):
+        read_strategy(path)
+
+
 @pytest.mark.parametrize(
     "array", [np.zeros((0, 2)), np.zeros((1, 1, 1)), np.eye(2, dtype=complex), np.eye(2, dtype=np.longdouble)]
 )
