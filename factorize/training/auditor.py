@@ -103,8 +103,8 @@ class Auditor(ABC):
                 f"step {step} was not written into the receipt, so release nothing of it; mend the error that "
                 "record() raised, and start the job again from its newest checkpoint"
             )
-        latest = self.step == step + 1  # a later batch may have another number of examples
-        if latest and self._present is not None and not norm <= _NORM_FACTOR * clip_norm * self._present:
+        present, latest = self._present, self.step == step + 1  # a loop ahead of its device may record in between
+        if latest and present is not None and not norm <= _NORM_FACTOR * clip_norm * present:
             raise InvalidParticipation(
                 f"the sum of step {step} has a larger norm than its examples can reach with clip_norm={clip_norm:g}; "
                 "clip each example's gradient before adding it, and start each step's sum at 0"
