@@ -125,8 +125,9 @@ def choose(spec: SpecSource, *, way_out: bool = True) -> Spec:
     evaluated on the one that was asked for (`factorize.spec.notes_of_choice` says so).
 
     `auto` is `dense` for single participation up to n = 8192 and for fixed epochs up to 16384, `buffered_linear` with 8
-    buffers for single participation above; for min_sep it is `dense` up to n = 128 (solvers/min_sep), and `banded`
-    with `min_sep` bands above; beyond, see `auto_mechanism`.
+    buffers for single participation above; for min_sep it is `dense` up to n = 128 (solvers/min_sep), and above
+    `toeplitz` if fewer than half as many participations are allowed as fit, else `banded` with `min_sep` bands; beyond,
+    see `automatic`.
 
     Args:
         spec: what is asked for.
@@ -278,10 +279,13 @@ def automatic(spec: Spec, estimate_of: EstimateOf) -> AnyMechanism:
             "'auto' has a certified optimum of objective 'max' for single participation only; ask for nu_toeplitz or "
             "square_root by name"
         )
-    n, separation = spec.workload.n, spec.participation.spread(spec.workload.n).separation
+    n = spec.workload.n
+    separation, most, _ = spec.participation.spread(n)
     if spec.participation.free:
-        few = (Dense(kind="dense"),) if n <= MAX_N_SEPARATED else ()
-        return _first(spec, estimate_of, (*few, _banded(separation), *_LARGE_MECHANISMS))
+        searched = (Dense(kind="dense"),) if n <= MAX_N_SEPARATED else ()
+        banded = (_banded(separation),)
+        rest = (*_LARGE_MECHANISMS, *banded) if 2 * most * separation < n else (*banded, *_LARGE_MECHANISMS)
+        return _first(spec, estimate_of, searched + rest)
     if spec.participation.single and n > MAX_N_AUTOMATIC:
         return _first(spec, estimate_of, (_STREAMING_MECHANISM, *_LARGE_MECHANISMS, _banded(MAX_AUTOMATIC_BANDS)))
     if n <= MAX_DENSE:

@@ -23,6 +23,7 @@ from factorize.format.tensors import check_strategy_tensors
 TWO_STAGE = "two-stage Gram bound"
 ALL_PATTERNS = "absolute sums of all patterns"
 LONGEST_PATH = "overlapping neighbours: longest path"
+BOUNDED_PATH = "longest path, with bounds of the overlaps further on"
 MAX_PATH_WORK = 1 << 29
 """The most sums over a step, the one before and the one after that a longest path may take: a second or two."""
 MAX_PATTERNS = 1 << 17
@@ -250,14 +251,18 @@ def _attain(strategy: Strategy, pattern: np.ndarray) -> tuple[Fraction, tuple[in
 def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     """Bound C by the best selection within each row of |X|, then of the rows' values (docs/sensitivity.md).
 
-    Where only neighbours in a pattern overlap, or patterns are few, the bound is the largest sum of |X| over a pattern.
+    Where only neighbours in a pattern overlap, or patterns are few, the bound is the largest sum of |X| over a pattern;
+    where fewer steps are allowed than fit, the largest with bounds of the overlaps further on.
     """
     n = strategy.n
     patterns = sum(math.comb(max(n - c * (form.separation - 1), 0), c + 1) for c in range(form.most))
     values, far = strategy.near_columns(np.arange(n))
     lengths = np.sqrt(np.einsum("ij,ij->j", values, values)) + far
     memory = (form.most if far.any() else min(form.most, -(-strategy.bandwidth // form.separation))) - 1
-    reach = form.separation if form.most >= math.ceil(n / form.separation) else n * form.most
+    limited = form.most < math.ceil(n / form.separation)
+    bounded = memory > 2 and limited and patterns > MAX_PATTERNS
+    memory = min(memory, 2) if bounded else memory
+    reach = n * form.most if limited else form.separation
     paths = memory <= 2 and n * reach * (1 if memory < 2 else min(reach, n) / 3) <= MAX_PATH_WORK
     whole = n * n <= _ENTRIES_AT_ONCE and (paths or patterns <= MAX_PATTERNS)
     rows, step = np.empty(n), max(_ENTRIES_AT_ONCE // n, 1)
@@ -267,13 +272,14 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
         gram += np.multiply.outer(far, lengths[some]) + np.multiply.outer(lengths, far[some])
         rows[some] = gram.diagonal() if whole else _best_sums(gram, form)
     if whole:
-        rule, (total, chosen) = (
-            (LONGEST_PATH, _longest_path(gram, form, memory)) if paths else (ALL_PATTERNS, _worst(gram, form))
-        )
+        rule = (BOUNDED_PATH if bounded else LONGEST_PATH) if paths else ALL_PATTERNS
+        total, chosen = _longest_path(gram, form, memory) if paths else _worst(gram, form)
     else:
         rule, (total, chosen) = TWO_STAGE, best_selection(rows, form)
-    # |X| is off by n u |C|^T |C|, whose sum over a pattern is at most k times the sum of the squared norms.
-    off = share(roundings=(n + 8) * (form.most if strategy.reading.signed or far.any() else 1) + 4 * form.most + 8)
+    # |X| is off by n u |C|^T |C|, whose sum over a pattern is at most k times the sum of the squared norms. That of any
+    # k^2 entries is at most k^2 times the largest of these.
+    terms = form.most ** (2 if bounded else 1) if strategy.reading.signed or far.any() else 1
+    off = share(roundings=(n + 8) * terms + 4 * form.most + 8)
     longest = best_selection(strategy.column_norms.values, form)[1]
     candidates = sorted({chosen, tuple(range(0, n, form.separation)[: form.most]), longest} - {()})
     lower, signs, pattern = max((*_attain(strategy, np.array(p)), p) for p in candidates)
@@ -284,22 +290,29 @@ def _longest_path(sizes: np.ndarray, form: Allowed, memory: int) -> tuple[float,
     """Return the largest sum over a pattern of X_ii and twice |X_ij| with the one or two steps before, and the pattern.
 
     `onward` has at [i + 1, j] what the steps after i and j add; row 0 is for no step before j, or none that counts.
+    Where fewer steps are allowed than fit, `earlier` also has what i adds with the steps after j, of which the e-th is
+    at least e b later: at most twice the largest |X_iq| of all q from there on.
     """
     n, b, own = len(sizes), form.separation, sizes.diagonal()
     ways = np.where(np.subtract.outer(np.arange(n), np.arange(n)) <= -b, 2 * sizes, -np.inf)
-    earlier = np.vstack([np.zeros((1, n)), ways[: n * (memory - 1)]])
+    tables = [np.vstack([np.zeros((1, n)), ways[: n * (memory - 1)]])]
     limited = form.most < math.ceil(n / b)
-    onward = [np.zeros(earlier.shape)]
-    for _ in range(form.most - 1 if limited else 1):
+    onward, largest = [np.zeros(tables[0].shape)], np.maximum.accumulate(sizes[:, ::-1], axis=1)[:, ::-1]
+    for e in range(1, form.most if limited and memory > 1 else 1):
+        tables.append(tables[-1].copy())
+        tables[-1][1:, : max(n - e * b, 0)] += 2 * largest[:, e * b :]
+    for left in range(form.most - 1 if limited else 1):
+        earlier = tables[left if memory > 1 else 0]
         after, onward = onward[-1], onward + ([onward[-1].copy()] if limited else [])
         for j in range(n - b - 1, -1, -1):
             before, later = slice(max(j - b + 2, 1)), slice(j + b, n if limited else j + 2 * b)
             reach = ways[j, later] + own[later] + after[(j + 1) * (memory - 1), later]
             onward[-1][before, j] = np.maximum((earlier[before, later] + reach).max(axis=1), 0.0)
     path, row = [int(np.argmax(own + onward[-1][0]))], 0
-    for after in onward[-2::-1] if limited else onward * (form.most - 1):
+    for left in range(form.most - 2, -1, -1):
+        after = onward[left if limited else 0]
         j, last = (path[-1] + 1) * (memory - 1), path[-1]
-        reach = earlier[row] + ways[last] + own + after[j]
+        reach = tables[left if limited and memory > 1 else 0][row] + ways[last] + own + after[j]
         if not reach.max() > 0:
             break
         path, row = [*path, int(np.argmax(reach))], j

@@ -153,11 +153,12 @@ def _patterns(whole: np.ndarray, separation: int, most: int) -> float:
 def _two_stages(whole: np.ndarray, separation: int, most: int) -> float:
     """Return the best selection within each row of |C^T C|, then of the rows; the best pattern if that is feasible."""
     n = len(whole)
-    choices = (math.comb(max(n - (size - 1) * (separation - 1), 0), size) for size in range(1, most + 1))
-    memory = memory_of(n, separation, most, int(np.flatnonzero([whole.diagonal(-d).any() for d in range(n)])[-1]) + 1)
-    if n * n <= _MAX_ENTRIES and (memory or sum(choices) <= _MAX_PATTERNS):
+    count = sum(math.comb(max(n - (size - 1) * (separation - 1), 0), size) for size in range(1, most + 1))
+    bands = int(np.flatnonzero([whole.diagonal(-d).any() for d in range(n)])[-1]) + 1
+    memory, exact = memory_of(n, separation, most, bands), min(most, -(-bands // separation)) <= 3
+    if n * n <= _MAX_ENTRIES and (memory or count <= _MAX_PATTERNS):
         sizes = np.abs(whole.T @ whole)
-        if memory:
+        if memory and (exact or count > _MAX_PATTERNS):
             return Chains(sizes, separation, most, memory).best()
         return _visit_patterns(sizes, sizes.diagonal(), separation, most)
     step = max(_MAX_ENTRIES // n, 1)
@@ -185,6 +186,9 @@ def _visit_patterns(sizes: np.ndarray, gains: np.ndarray, separation: int, most:
 class Chains:
     """The largest sums over patterns of X_ii and twice |X_ij|, where a step counts with the one or two steps before it.
 
+    Where fewer steps are allowed than fit, it also counts with those further on, by the largest |X_ij| that any j has
+    which may come so much later: the sums are then bounds.
+
     Args:
         sizes: |X|, shape (n, n).
         separation: smallest distance between two steps of a pattern.
@@ -196,6 +200,7 @@ class Chains:
         ways: twice |X_ij| of steps i < j of a pattern, minus infinity of other steps.
         tables: sums of further steps after i and j at [i + 1, j], or [0, j] without i: at most 0, 1, ... steps; one
             table, for all, where any number fits.
+        rests: bounds of what i adds with 0, 1, ... steps after j, at [i, j]; zero where any number fits.
     """
 
     def __init__(self, sizes: np.ndarray, separation: int, most: int, memory: int) -> None:
@@ -204,16 +209,20 @@ class Chains:
         self.ways = np.where(apart, 2 * sizes, -np.inf)
         self.earlier = np.pad(self.ways[: n * (memory - 1)], ((1, 0), (0, 0)))
         self.limited = most < -(-n // separation)
-        self.tables = [np.zeros_like(self.earlier)]
-        for _ in range(most - 1 if self.limited else 1):
-            after = self.tables[-1]
+        self.tables, self.rests = [np.zeros_like(self.earlier)], [np.zeros_like(sizes)]
+        farther = 2 * np.maximum.accumulate(sizes[:, ::-1], axis=1)[:, ::-1]
+        for left in range(most - 1 if self.limited else 1):
+            after, rest = self.tables[-1], self.rests[-1]
             table = after.copy() if self.limited else after
+            earlier = self.earlier + np.pad(rest[: n * (memory - 1)], ((1, 0), (0, 0)))
             for j in range(n - separation - 1, -1, -1):
                 rows, far = max(j - separation + 2, 1), n if self.limited else j + 2 * separation
                 added = self.own + self.ways[j] + after[(j + 1) * (memory - 1)]
-                gains = self.earlier[:rows, j + separation : far] + added[j + separation : far]
+                gains = earlier[:rows, j + separation : far] + added[j + separation : far]
                 table[:rows, j] = np.maximum(gains.max(axis=1), 0.0)
-            self.tables += [table] if self.limited else []
+            if self.limited:
+                next_steps = np.pad(farther[:, min((left + 1) * separation, n) :], ((0, 0), (0, n)))[:, :n]
+                self.tables, self.rests = [*self.tables, table], [*self.rests, rest + next_steps]
 
     def best(self) -> float:
         """Return the largest sum."""
@@ -221,8 +230,13 @@ class Chains:
 
 
 def memory_of(n: int, separation: int, most: int, bands: int) -> int | None:
-    """Return how many earlier steps each step of a pattern meets, 1 or 2; None for more, or if that is too costly."""
+    """Return how many earlier steps each step of a pattern meets, 1 or 2; None if that is too costly.
+
+    Where it meets more and fewer steps are allowed than fit, 2: `Chains` then bounds the rest. Else None.
+    """
     memory = min(most, -(-bands // separation)) - 1
+    if most < -(-n // separation):
+        memory = min(memory, 2)
     reach = separation if most >= -(-n // separation) else n * most
     work = n * reach * (1.0 if memory < 2 else min(reach, n) / 3)
     return max(memory, 1) if memory <= 2 and n * n <= _MAX_ENTRIES and work <= _MAX_WORK else None

@@ -5,9 +5,9 @@ bound and the bound over all matrices, for contributions of any dimension, are t
 interior point method (interior_point.py). They meet where no three steps of a pattern have X of frustrated signs; for
 prefix sums they are 6e-5 apart at most, for matrices of random signs up to 1 %.
 
-With more steps, a step of a pattern overlaps only with the two before it (pattern_search.py), and the bound over all
-matrices (overlapping_patterns.py) shows what that costs. For many steps both come from cells of neighbouring steps
-(cells.py).
+With more steps, a step of a pattern overlaps only with the two before it, or steps further apart count by a bound
+(pattern_search.py), and the bound over all matrices (overlapping_patterns.py) shows what that costs. For many steps
+both come from cells of neighbouring steps (cells.py).
 """
 
 import math
@@ -21,7 +21,7 @@ from factorize.solvers.methods.compiled import Array
 from factorize.solvers.min_sep.cells import Cells
 from factorize.solvers.min_sep.interior_point import AbsoluteSums, InteriorPoint, Vectors, blocks_from
 from factorize.solvers.min_sep.overlapping_patterns import dual_carried, dual_of_listed
-from factorize.solvers.min_sep.pattern_search import MAX_DUAL_STEPS, PatternSearch
+from factorize.solvers.min_sep.pattern_search import MAX_DUAL_STEPS, PatternSearch, few_participations
 from factorize.solvers.min_sep.patterns import Places, count_of_patterns, maximal_patterns
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of
 from factorize.solvers.single.dense import RIDGES, loss_of, refuse_objective, scaled, triangle
@@ -55,14 +55,16 @@ def supports(spec: Spec) -> str | None:
     """Return why a spec is outside this solver, or None."""
     n = spec.workload.n
     separation, participations, _ = spec.participation.spread(n)
-    limit, often = MAX_N, ""
-    if participations > MAX_PARTICIPATIONS:
+    limit, often, other = MAX_N, "", f"banded with bands={separation}"
+    if few_participations(n, separation, participations) and participations > 3:
+        limit, often, other = MAX_DUAL_STEPS, f" with {participations} participations of many that fit", "toeplitz"
+    elif participations > MAX_PARTICIPATIONS:
         limit, often = MAX_N_OF_LONG_PATTERNS, f" with {participations} participations"
     if is_solved(spec) or n <= limit:
         return None
     return (
         f"the optimum over all matrices under min_sep={separation} can be searched for up to {limit} steps{often}, "
-        f"but n={n}; use banded with bands={separation}, as 'auto' does"
+        f"but n={n}; use {other}, as 'auto' does"
     )
 
 

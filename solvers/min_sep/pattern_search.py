@@ -6,6 +6,9 @@ over pairs of neighbours (`Chains`), and what is minimised is convex:
 
     tr(T^T T X^-1) + t log sum over listed patterns of exp(sum of X_ii and 2 |X_ij| / t).
 
+Where a spec allows more than three participations, but fewer than half as many as fit, steps further apart overlap too.
+In the place of their |X_ij| stands the largest one of all j that may come so late, as in the certificate.
+
 Patterns are listed when a longest path shows that X breaks their constraint. Their shares of the sum are the dual's
 weights. The temperature t falls by stages, each of which begins where the last one ended: half a power of ten at once,
 since whole ones take two to three times as many steps.
@@ -46,9 +49,16 @@ _MIN_GAIN, _MIN_GAIN_OF_LONG, _MIN_GAIN_OF_CELLS = 0.003, 0.01, 0.05
 """A window of steps has to gain this part of the temperature."""
 _WINDOW_STEPS = 10
 _MAX_STEPS = 2000  # the limit of one descent
-_ROUNDS = 30
+_ROUNDS, _ROUNDS_OF_BOUNDS = 30, 6
+_LAST_OF_BOUNDS = 3e-5, 1e-4  # their last temperature, of few and of many steps
+_BOUNDS_SHARE = 0.1  # of the temperature, the scale of smooth bounds
 _MAX_NEW_PATTERNS = 8  # at most this many patterns are listed at once, for each step
 _MIN_SHARE = 1e-9  # a pattern is dropped between two stages below this part of the largest share
+
+
+def few_participations(n: int, separation: int, most: int) -> bool:
+    """Return whether fewer than half as many are allowed as fit, so that steps far apart overlap at the optimum."""
+    return 2 * most * separation < n
 
 
 class ListedOptimum(NamedTuple):
@@ -91,8 +101,8 @@ class PatternSearch:
         n = target.shape[1]
         self._last = next(last for most_steps, last in _LAST_TEMPERATURES if n <= most_steps)
         self._enough = _MIN_GAIN if n <= _SHORT_STEPS else _MIN_GAIN_OF_LONG
-        self._fewest, self._brief, self._temperatures = MAX_DUAL_STEPS, math.inf, list(_TEMPERATURES)
-        wide = n if most <= 3 else min(3 * separation, n)
+        self._brief, self._temperatures = math.inf, list(_TEMPERATURES)
+        wide = n if most <= 3 or few_participations(n, separation, most) else min(3 * separation, n)
         self._memory = memory_of(n, separation, most, wide) or 1
         self.bands = wide if self._memory > 1 else n if most == 2 else min(2 * separation, n)
         lags = np.subtract.outer(np.arange(n), np.arange(n))
@@ -100,6 +110,13 @@ class PatternSearch:
         lags = self._rows - self._columns
         self._own, self._met = lags == 0, lags >= separation
         self._twice = np.where(self._own, 1.0, 2.0)
+        later, earlier = np.tril_indices(most)
+        near = later - earlier <= self._memory
+        self._near, self._apart = (later[near], earlier[near]), (later[~near], earlier[~near])
+        self._bounds_far = self.bands == n and len(self._apart[0]) > 0
+        if self._bounds_far:
+            self._last = _LAST_OF_BOUNDS[n > _SHORT_STEPS]
+        self._fewest = _MIN_CELLS if self._bounds_far else MAX_DUAL_STEPS
         self._place = np.full((n + 1, n + 1), -1)
         self._place[self._rows, self._columns] = np.arange(len(lags))
         start = disjoint_patterns(n, separation, most)
@@ -121,17 +138,20 @@ class PatternSearch:
         steps = 0 if cells is None else cells.steps
         for temperature in (each for each in self._temperatures if each > 0.99 * self._last):
             most = int(min(self._brief / temperature, _MAX_STEPS))
-            for _ in range(_ROUNDS):
+            for _ in range(_ROUNDS_OF_BOUNDS if self._bounds_far else _ROUNDS):
                 self._list()
                 end, scale = self._descend(x, temperature, report, steps, most)
                 x, steps = end.best.z * scale, steps + end.steps
                 new = self._broken(self._whole(x), 1 + temperature)
                 if not len(new) and end.steps < most:
                     break
-                self._patterns = np.concatenate([self._patterns, new])
-            self._list()  # those of the last round, where all rounds found some
+                listed, self._patterns = self._patterns, np.concatenate([self._patterns, new])
+            if len(new):  # all rounds found some, beside which the others would seem not to count
+                self._patterns, new = listed, self._patterns[len(listed) :]
+                self._list()
             self(x)
-            self._patterns = self._patterns[self._shares > _MIN_SHARE * self._shares.max()]
+            counting = self._patterns[self._shares > _MIN_SHARE * self._shares.max()]
+            self._patterns = np.concatenate([counting, new])
         self._list()
         self(x)
         gram, target = self._whole(x), self._target.T
@@ -159,7 +179,7 @@ class PatternSearch:
         self, x: Array, temperature: float, report: StepReport, before: int, most: int
     ) -> tuple[End[Iterate], Array]:
         """Return the end of a descent in entries of X over a scale, and that scale."""
-        size = float((self._sum @ np.abs(x)).max())
+        size = self._largest_sum(x)
         factor = float(np.sqrt(self._loss(x)[0] / size))
         x, self._temperature = x * factor, temperature * size * factor
         roots = np.sqrt(x[self._own])
@@ -183,6 +203,20 @@ class PatternSearch:
         )
         return end, scale
 
+    def _largest_sum(self, x: Array) -> float:
+        """Return the largest sum of |X| over a listed pattern."""
+        sizes = np.abs(x)
+        if self._bounds_far:
+            largest = np.maximum.accumulate(self._upper(sizes)[:, ::-1], axis=1)[:, ::-1]
+            sizes = np.append(sizes, largest)
+        return float((self._sum @ sizes).max())
+
+    def _upper(self, sizes: Array) -> Array:
+        """Return entries of steps that may meet, earlier ones as rows; others are zero."""
+        upper = np.zeros((len(self._target),) * 2)
+        upper[self._columns[self._met], self._rows[self._met]] = sizes[self._met]
+        return upper
+
     def _whole(self, x: Array) -> Array:
         gram = np.zeros((len(self._target),) * 2)
         gram[self._rows, self._columns] = gram[self._columns, self._rows] = x
@@ -192,13 +226,22 @@ class PatternSearch:
         """Set the matrix that takes entries of X to sums over the listed patterns."""
         from scipy.sparse import csr_array
 
-        some, most = self._patterns, self._patterns.shape[1]
-        later, earlier = np.tril_indices(most)
-        places = self._place[some[:, later], some[:, earlier]]
+        some, n, entries = self._patterns, len(self._target), len(self._rows)
+        later, earlier = self._near
+        places, values, columns = self._place[some[:, later], some[:, earlier]], self._twice, entries
+        if self._bounds_far:
+            later, earlier = self._apart
+            after = some[:, earlier + self._memory]
+            first = after + (later - earlier - self._memory) * self._separation
+            bounds = np.where((after < n) & (first < n), entries + some[:, earlier] * n + first, -1)
+            places, values, columns = (
+                np.hstack([places, bounds]),
+                np.append(values, np.full(n * n, 2.0)),
+                entries + n * n,
+            )
         seen = places >= 0
         ends = np.concatenate([[0], np.cumsum(seen.sum(axis=1))])
-        values = self._twice[places[seen]]
-        self._sum = csr_array((values, places[seen], ends), shape=(len(some), len(self._rows)))
+        self._sum = csr_array((values[places[seen]], places[seen], ends), shape=(len(some), columns))
         self._spread = self._sum.T.tocsr()
 
     def __call__(self, x: Array) -> tuple[float, Array]:
@@ -210,11 +253,16 @@ class PatternSearch:
         ways = 2 * np.abs(x[self._met]) / t
         sizes[self._met] = t / 2 * (ways + np.log1p(np.exp(-2 * ways)) - np.log(2.0))
         slopes[self._met] = np.sign(x[self._met]) * np.tanh(ways)
-        sums = self._sum @ sizes
+        bounds = _Bounds(self._upper(sizes), t * _BOUNDS_SHARE) if self._bounds_far else None
+        sums = self._sum @ (sizes if bounds is None else np.append(sizes, bounds.values))
         shares = np.exp((sums - sums.max()) / t)
         total = float(shares.sum())
         self._shares = shares / total
-        gradient = (self._spread @ self._shares) * slopes - self._twice * w[self._rows, self._columns]
+        gradient = self._spread @ self._shares
+        if bounds is not None:
+            own = bounds.spread(gradient[len(x) :])[self._columns, self._rows]
+            gradient = gradient[: len(x)] + np.where(self._met, own, 0.0)
+        gradient = gradient * slopes - self._twice * w[self._rows, self._columns]
         return loss + float(sums.max()) + t * float(np.log(total)), gradient
 
     def _loss(self, x: Array) -> tuple[float, Array | None]:
@@ -231,10 +279,35 @@ class PatternSearch:
 
     def _broken(self, gram: Array, most: float) -> Places:
         """Return the worst patterns through neighbours that are above a multiple of the worst listed one."""
-        limit = most * float((self._sum @ np.abs(gram[self._rows, self._columns])).max())
+        limit = most * self._largest_sum(gram[self._rows, self._columns])
         new = worst_patterns(np.abs(gram), self._separation, self._most, self._memory, limit)
         known = {row.tobytes() for row in self._patterns}
         return new[[row.tobytes() not in known for row in new]]
+
+
+class _Bounds:
+    """The largest entries of each row from a place on, smooth, and where their slopes go.
+
+    Args:
+        sizes: shape (n, n), at least 0.
+        scale: a bound is above the largest of m entries by log m of this at most.
+
+    Attributes:
+        values: shape (n, n), at [i, q] of entries q and later.
+    """
+
+    def __init__(self, sizes: Array, scale: float) -> None:
+        self._sizes = sizes / scale
+        self._logs = np.logaddexp.accumulate(self._sizes[:, ::-1], axis=1)[:, ::-1]
+        self.values = self._logs * scale
+
+    def spread(self, slopes: Array) -> Array:
+        """Return the slopes in the sizes from those in the values."""
+        slopes = slopes.reshape(self._sizes.shape).copy()
+        passed = np.exp(np.diff(self._logs, axis=1))
+        for q in range(len(slopes) - 1):
+            slopes[:, q + 1] += slopes[:, q] * passed[:, q]
+        return np.asarray(slopes * np.exp(self._sizes - self._logs))
 
 
 def worst_patterns(sizes: Array, separation: int, most: int, memory: int, limit: float) -> Places:
@@ -247,6 +320,8 @@ def worst_patterns(sizes: Array, separation: int, most: int, memory: int, limit:
     rows = slice(memory - 1, n + memory - 1)
     late, early = (np.array(each.tables)[: max(most - 1, 1), rows] for each in (onward, back))
     sums = late + early[::-1, ::-1, ::-1].swapaxes(1, 2) + onward.ways + onward.own[:, None] + onward.own
+    if np.any(onward.rests[: most - 2]):
+        sums[:-1] = -np.inf  # bounds of the steps before are none for those after
     worst = sums.max(axis=0)
     first, second = np.nonzero(worst > limit)
     chosen = np.argsort(-worst[first, second])[: _MAX_NEW_PATTERNS * n]
@@ -260,7 +335,7 @@ def worst_patterns(sizes: Array, separation: int, most: int, memory: int, limit:
 
 def _follow(chains: Chains, separation: int, first: Places, second: Places, left: Places, most: int) -> Places:
     """Return the steps that follow neighbours, at most `left` if numbers are limited, n for none, shape (.., most)."""
-    n, found, tables = len(chains.own), [], np.array(chains.tables)
+    n, found, tables, rests = len(chains.own), [], np.array(chains.tables), np.array(chains.rests)
     near = np.arange(n) if chains.limited else np.arange(separation, 2 * separation)
     for _ in range(most):
         runs = (second < n) & (left > 0 if chains.limited else True)
@@ -268,6 +343,7 @@ def _follow(chains: Chains, separation: int, first: Places, second: Places, left
         nexts = near[None] if chains.limited else np.minimum(j[:, None] + near, n - 1)
         rows = (np.stack([i, j]) + 1)[:, :, None] * (chains.memory - 1)
         gains = chains.earlier[rows[0], nexts] + chains.ways[j[:, None], nexts] + chains.own[nexts]
+        gains += rests[left[:, None], i[:, None], nexts]
         gains += tables[left[:, None], rows[1], nexts]
         best = gains.argmax(axis=1)
         reached = np.broadcast_to(nexts, gains.shape)[np.arange(len(gains)), best]

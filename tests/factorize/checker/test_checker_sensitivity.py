@@ -28,7 +28,7 @@ from factorize.checker.sensitivity import (
 )
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, FactorizeError, TooLarge
-from factorize.factors.sensitivity import sensitivity_of
+from factorize.factors.sensitivity import Chains, sensitivity_of
 from factorize.participation import FixedEpochs, MinSep, Single, read_participation
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix
@@ -134,6 +134,29 @@ def test_longest_paths_by_definition(min_sep: int, most: int, bands: int) -> Non
         wider[min(bands * min_sep, 8), 0] = 1e-3  # one more step overlaps
         rule = bracket(wider, separated(min_sep, most)).rule
         assert ("longest path" in rule) == (most <= 3 or bands == 2)
+
+
+@pytest.mark.parametrize(("min_sep", "most"), [(1, 4), (1, 6), (2, 4)])
+def test_paths_with_bounds_by_definition(min_sep: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of steps further apart the largest |X| counts that may come so late; where |X| falls along rows, that is it."""
+    monkeypatch.setattr(sensitivity, "MAX_PATTERNS", 0)
+    patterns = [list(pattern) for pattern in min_sep_patterns(9, min_sep, most)]
+    falling = np.tril(1.0 / (1 + np.abs(np.subtract.outer(np.arange(9), np.arange(9))))) * np.linspace(1, 0.9, 9)
+    for seed in range(5):
+        array = np.tril(np.random.default_rng(seed).integers(-3, 4, (9, 9)), -1) + 4.0 * np.eye(9) if seed else falling
+        gram = abs(array.T @ array)
+
+        def bound(steps: list[int], gram: np.ndarray = gram) -> float:
+            met = [(i, j) for x, i in enumerate(steps) for y, j in enumerate(steps) if abs(x - y) <= 2]
+            late = [(i, steps[x + 2] + e * min_sep) for x, i in enumerate(steps[:-2]) for e in range(1, most - x - 2)]
+            return float(sum(gram[pair] for pair in met) + 2 * sum(gram[i, q:].max(initial=0) for i, q in late))
+
+        expected, worst = max(map(bound, patterns)), max(gram[np.ix_(one, one)].sum() for one in patterns)
+        found = bracket(array, separated(min_sep, most))
+        assert found.rule == sensitivity.BOUNDED_PATH and worst <= expected * (1 + 1e-15)
+        assert expected <= found.upper <= expected * (1 + 1e-12)
+        assert Chains(gram, min_sep, most, 2).best() == pytest.approx(expected, rel=1e-13)
+        assert seed or (found.exact and expected == pytest.approx(worst, rel=1e-15))
 
 
 def test_majorants_by_hand() -> None:

@@ -101,6 +101,16 @@ def test_maximal_patterns_by_their_definition(n: int, separation: int, most: int
     assert len(found) == len(set(found)) and count_of_patterns(n, separation, most) == len(set(every))
 
 
+def test_few_participations_of_many_that_fit() -> None:
+    """Steps far apart overlap: with zeros beyond 3 `min_sep` the loss was far above that of the best Toeplitz C."""
+    setting: dict[str, Any] = {"n": 50, "min_sep": 2, "max_participations": 4}
+    found = factorize.solve("prefix", **setting).certificate
+    assert found.sensitivity.rule == "longest path, with bounds of the overlaps further on"
+    assert found.relative_gap is not None and found.relative_gap < 0.02
+    toeplitz = factorize.solve("prefix", mechanism="toeplitz", **setting).certificate
+    assert found.loss.objective < 0.95 * toeplitz.loss.objective
+
+
 @pytest.mark.parametrize(
     ("workload", "separation", "most"),
     [(9, 2, 5), (9, 2, 2), ({"kind": "momentum", "n": 10, "momentum": 0.9}, 2, 3)],
@@ -172,3 +182,7 @@ def test_more_steps_are_refused_by_name_and_banded_by_auto() -> None:
     ):
         choose(apart(1025, 8))
     assert choose(spec_of(256, "auto", {"kind": "min_sep", "min_sep": 8})).mechanism.kind == "banded"
+    with pytest.raises(UnsupportedProblem, match="up to 256 steps with 6 participations of many that fit, .*toeplitz"):
+        choose(apart(300, 4, 6))
+    few = {"kind": "min_sep", "min_sep": 4, "max_participations": 6}
+    assert choose(spec_of(300, "auto", few)).mechanism.kind == "toeplitz"
