@@ -32,6 +32,11 @@ class Spread(NamedTuple):
     name: str
 
 
+def few_participations(n: int, separation: int, most: int) -> bool:
+    """Return whether fewer than half as many are allowed as fit; steps far apart then overlap at the optimum."""
+    return 2 * most * separation < n
+
+
 class Participation(LightData):
     """A kind of participation, which states the properties of its patterns; nobody assumes others.
 

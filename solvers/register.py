@@ -16,6 +16,7 @@ from typing import Any
 from factorize.encoding import canonical_json
 from factorize.errors import TooLarge, UnsupportedProblem
 from factorize.factors.solution import ProgressCallback, Solution
+from factorize.participation import few_participations
 from factorize.solvers.problem import Estimate, Problem
 from factorize.spec import Spec, SpecSource, parse_spec
 from factorize.spec.mechanisms import (
@@ -126,8 +127,8 @@ def choose(spec: SpecSource, *, way_out: bool = True) -> Spec:
 
     `auto` is `dense` for single participation up to n = 8192 and for fixed epochs up to 16384, `buffered_linear` with 8
     buffers for single participation above; for min_sep it is `dense` up to n = 128 (solvers/min_sep), and above
-    `toeplitz` if fewer than half as many participations are allowed as fit, else `banded` with `min_sep` bands; beyond,
-    see `automatic`.
+    `toeplitz` if fewer than half as many participations are allowed as fit (into tau steps, if these are fewer), else
+    `banded` with `min_sep` bands; beyond, see `automatic`.
 
     Args:
         spec: what is asked for.
@@ -284,7 +285,8 @@ def automatic(spec: Spec, estimate_of: EstimateOf) -> AnyMechanism:
     if spec.participation.free:
         searched = (Dense(kind="dense"),) if n <= MAX_N_SEPARATED else ()
         banded = (_banded(separation),)
-        rest = (*_LARGE_MECHANISMS, *banded) if 2 * most * separation < n else (*banded, *_LARGE_MECHANISMS)
+        few = few_participations(spec.objective.reach(n), separation, most)
+        rest = (*_LARGE_MECHANISMS, *banded) if few else (*banded, *_LARGE_MECHANISMS)
         return _first(spec, estimate_of, searched + rest)
     if spec.participation.single and n > MAX_N_AUTOMATIC:
         return _first(spec, estimate_of, (_STREAMING_MECHANISM, *_LARGE_MECHANISMS, _banded(MAX_AUTOMATIC_BANDS)))

@@ -51,6 +51,10 @@ class Objective(Frozen):
         """Return whether the squared row norms of a B of m rows decide the objective."""
         return True
 
+    def reach(self, m: int) -> int:
+        """Return how many of m rows errors add up over: all, or those from one restart to the next."""
+        return m
+
     def remark(self, m: int) -> str | None:
         """Return the certificate's remark on the objective of m outputs, if there is one."""
         return None
@@ -116,6 +120,10 @@ class LambdaTau(Objective):
 
     kind: Literal["lambda_tau"]
     tau: Count
+
+    def reach(self, m: int) -> int:
+        """Return the rows from one restart to the next."""
+        return min(self.tau, m)
 
     def by_row_errors(self, m: int) -> bool:
         """Return whether no block has a predecessor, so that W is diagonal; otherwise differences of rows matter."""

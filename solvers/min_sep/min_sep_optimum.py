@@ -16,12 +16,13 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.factors.solution import Outcome, ProgressCallback, Solution
+from factorize.participation import few_participations
 from factorize.solvers.epochs.feasible_strategies import strategy_of
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.min_sep.cells import Cells
 from factorize.solvers.min_sep.interior_point import AbsoluteSums, InteriorPoint, Vectors, blocks_from
 from factorize.solvers.min_sep.overlapping_patterns import dual_carried, dual_of_listed
-from factorize.solvers.min_sep.pattern_search import MAX_DUAL_STEPS, PatternSearch, few_participations
+from factorize.solvers.min_sep.pattern_search import MAX_DUAL_STEPS, PatternSearch
 from factorize.solvers.min_sep.patterns import Places, count_of_patterns, maximal_patterns
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of
 from factorize.solvers.single.dense import RIDGES, loss_of, refuse_objective, scaled, triangle
@@ -56,7 +57,7 @@ def supports(spec: Spec) -> str | None:
     n = spec.workload.n
     separation, participations, _ = spec.participation.spread(n)
     limit, often, other = MAX_N, "", f"banded with bands={separation}"
-    if few_participations(n, separation, participations) and participations > 3:
+    if participations > 3 and few_participations(spec.objective.reach(n), separation, participations):
         limit, often, other = MAX_DUAL_STEPS, f" with {participations} participations of many that fit", "toeplitz"
     elif participations > MAX_PARTICIPATIONS:
         limit, often = MAX_N_OF_LONG_PATTERNS, f" with {participations} participations"

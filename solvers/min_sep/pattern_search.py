@@ -26,6 +26,7 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.factors.sensitivity import Chains, memory_of
+from factorize.participation import few_participations
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.quasi_newton import descend
 from factorize.solvers.methods.search import End, Iterate
@@ -54,11 +55,6 @@ _LAST_OF_BOUNDS = 3e-5, 1e-4  # their last temperature, of few and of many steps
 _BOUNDS_SHARE = 0.1  # of the temperature, the scale of smooth bounds
 _MAX_NEW_PATTERNS = 8  # at most this many patterns are listed at once, for each step
 _MIN_SHARE = 1e-9  # a pattern is dropped between two stages below this part of the largest share
-
-
-def few_participations(n: int, separation: int, most: int) -> bool:
-    """Return whether fewer than half as many are allowed as fit, so that steps far apart overlap at the optimum."""
-    return 2 * most * separation < n
 
 
 class ListedOptimum(NamedTuple):
@@ -102,7 +98,8 @@ class PatternSearch:
         self._last = next(last for most_steps, last in _LAST_TEMPERATURES if n <= most_steps)
         self._enough = _MIN_GAIN if n <= _SHORT_STEPS else _MIN_GAIN_OF_LONG
         self._brief, self._temperatures = math.inf, list(_TEMPERATURES)
-        wide = n if most <= 3 or few_participations(n, separation, most) else min(3 * separation, n)
+        few = n <= MAX_DUAL_STEPS and few_participations(n, separation, most)
+        wide = n if most <= 3 or few else min(3 * separation, n)
         self._memory = memory_of(n, separation, most, wide) or 1
         self.bands = wide if self._memory > 1 else n if most == 2 else min(2 * separation, n)
         lags = np.subtract.outer(np.arange(n), np.arange(n))

@@ -186,3 +186,6 @@ def test_more_steps_are_refused_by_name_and_banded_by_auto() -> None:
         choose(apart(300, 4, 6))
     few = {"kind": "min_sep", "min_sep": 4, "max_participations": 6}
     assert choose(spec_of(300, "auto", few)).mechanism.kind == "toeplitz"
+    restarts = {"kind": "lambda_tau", "tau": 40}  # steps that are further apart hardly matter
+    assert choose(spec_of(300, "auto", few, restarts)).mechanism.kind == "banded"
+    assert choose(spec_of(300, "dense", few, restarts)).mechanism.kind == "dense"
