@@ -22,12 +22,12 @@ from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.strategy import Strategy
 from factorize.checker.utility import Utility
 from factorize.numbers.blas_threads import one_blas_thread
+from factorize.numbers.state_space import StateSpace
 from factorize.solvers.banded.banded_optimum import recursion, start
 from factorize.solvers.banded.gram_descent import GramDescent, GramPoint, Landscape
 from factorize.solvers.methods.search import End
 from factorize.solvers.problem import Problem, Reporter
 from factorize.spec import Spec, parse_spec
-from factorize.workloads.state_space import StateSpace
 
 BANDS = (4, 8, 16, 32, 64, 128)  # sizes at n = 2048
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192)  # sizes at 16 bands

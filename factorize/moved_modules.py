@@ -36,6 +36,7 @@ NEW_PATHS = {
     "factorize.strategy_file": "factorize.factors.strategy_file",
     "factorize.training.bins": "factorize.training.bins_order",
     "factorize.training.schedules": "factorize.training.learning_schedules",
+    "factorize.workloads.state_space": "factorize.numbers.state_space",
 }
 EMPTY_ROOMS = {"factorize.certificate"}
 """The packages of which every module has moved."""

@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from factorize.errors import TooLarge
-from factorize.factors.sensitivity import plain_sensitivity
+from factorize.factors.plain_sensitivity import plain_sensitivity
 from factorize.factors.solution import Progress, ProgressCallback
 from factorize.participation import AnyParticipation
 from factorize.spec import Spec

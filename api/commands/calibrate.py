@@ -7,14 +7,12 @@ import typer
 
 from factorize.api.pictures.views import draw_profile
 from factorize.api.questions.calibration_request import CalibrationRequest, answer, read_calibration_request
-from factorize.api.terminal.output import Shown, Target, VerificationFailed, argument, option
+from factorize.api.terminal.output import Shown, Target, argument, option
 from factorize.api.terminal.sources import check_picture, open_target, read_spec_text, save_picture
 from factorize.api.terminal.spec_command import options_of
 from factorize.client.service import Service
 from factorize.encoding import JsonObject, is_digest, read_json
-from factorize.errors import CertificateError, InvalidParameter, InvalidSpec
-from factorize.factors.factorization import Factorization
-from factorize.factors.sensitivity import sensitivity_of
+from factorize.errors import InvalidParameter, InvalidSpec
 from factorize.format.quantities import at_most
 from factorize.plain_data import read_union
 from factorize.predict import ask
@@ -51,7 +49,6 @@ def calibrate(
     if service is None:
         request = read_calibration_request(question)
         factorization = open_target(target, store)
-        check_sensitivity(factorization)
         document = answer(factorization, request)
     elif is_digest(target):
         document = Service(service).calibrate(target, question)
@@ -60,23 +57,6 @@ def calibrate(
         raise InvalidParameter(message, field="service")
     stopped = "" if fields.get("steps") is None else f"\nit is for the first {fields['steps']} steps, {STOP_CONDITION}"
     return document, _text(document) + stopped
-
-
-def check_sensitivity(factorization: Factorization) -> None:
-    """Recompute the sensitivity from C: noise is scaled to it, so that a forged one would cost privacy.
-
-    Raises:
-        VerificationFailed: it is above the stated one.
-    """
-    stated = factorization.certificate.sensitivity
-    fresh = sensitivity_of(factorization.strategy, factorization.spec.participation)
-    if stated.value < fresh.value * (1 - 1e-12) or stated.participation != fresh.participation:
-        raise VerificationFailed(
-            CertificateError(
-                f"the file states sensitivity {stated.value}, but its C has {fresh.value}, or the file is for another "
-                "participation. Noise scaled to it would be too small; do not use this file"
-            )
-        )
 
 
 def _text(document: JsonObject) -> str:
@@ -135,7 +115,6 @@ def profile(
     check_picture(plot)
     levels = _numbers(epsilons)
     factorization = open_target(target, store)
-    check_sensitivity(factorization)
     request = read_union(fields | {"method": "deterministic"}, CalibrationRequest)
     options = SamplingOptions(**request.model_dump(include=set(SamplingOptions.__dataclass_fields__)))
     curve = privacy_profile(factorization, sigma=sigma, epsilons=levels, sampling=request.sampling, asked=options)

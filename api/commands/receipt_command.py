@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from factorize.api.commands.calibrate import STOP_CONDITION, check_sensitivity
+from factorize.api.commands.calibrate import STOP_CONDITION
 from factorize.api.terminal.output import Shown, argument, option
 from factorize.api.terminal.sources import file_of, open_target
 from factorize.checker.receipt import check_receipt
@@ -78,7 +78,6 @@ def _so_far(held: JsonObject, run: Factorization, delta: float | None) -> Shown:
     named, steps = held["factors"][0]["digest"], steps_of(held)
     if run.digest != named:
         raise InvalidParameter(f"the receipt names {named}, but the factors are {run.digest}", field="factors")
-    check_sensitivity(run)
     noise = held["calibration"]
     epsilon = epsilon_of_first_steps(run, noise, steps, delta, overflow_delta=held["overflow_delta"])
     document = {"epsilon_so_far": epsilon, "delta": held["delta"] if delta is None else delta, "steps": steps}

@@ -28,6 +28,7 @@ from factorize.errors import (
     ServiceUnreachable,
 )
 from factorize.factors import Factors
+from factorize.format.claims import Sensitivity
 from factorize.format.container import Container, local_path
 from factorize.format.keywords import MechanismKind, WorkloadKind
 from factorize.format.manifest import Manifest, check_file, matrix_parts
@@ -75,7 +76,7 @@ class HeldFactors(Factors):
         self.origin = service.origin if origin is None and service is not None else origin
         self._service, self._path, self._cache, self.signature = service, path, cache, signature
         self.manifest = manifest
-        _ = self.sensitivity  # It raises for a manifest without one.
+        Sensitivity.of(manifest)  # It raises for a manifest without one.
 
     def path(self) -> Path:
         """Return a verified file of the factors, fetched into the cache where there is none yet.

@@ -24,7 +24,7 @@ from factorize.client.recurrences.buffered import BltRecurrence, BufferedRecurre
 from factorize.client.recurrences.redrawn import RedrawnRecurrence
 from factorize.client.recurrences.tree import TreeRecurrence
 from factorize.errors import CorruptObject, UnsupportedProblem
-from factorize.format.manifest import CertifiedFactors
+from factorize.format.manifest import CertifiedFactors, certified
 from factorize.format.tensors import COLUMN_SCALE, ENDLESS_ONLY_STRUCTURES, SCALED, SHAPES, wrapped_structure
 from factorize.numbers.covered import cover_column, cover_inverse
 from factorize.numbers.triangular import series_quotient
@@ -71,9 +71,9 @@ def source_of(factors: CertifiedFactors) -> Streamable | ComputedRows:
     The claim is about C. A C_inv that is stored or streamed beside it is another matrix that the claim does not cover.
 
     Raises:
-        See `noise_source`.
+        See `certified` and `noise_source`.
     """
-    source = _SOURCES.get(factors)
+    source = _SOURCES.get(certified(factors))
     if source is None:
         source = noise_source(factors.structure, factors.strategy_tensors(), factors.steps, factors.digest)
         _SOURCES[factors] = source

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from factorize.client.noise import NoiseGenerator, NoiseOptions
     from factorize.client.rows import Rows
     from factorize.factors.certificate import Certificate
+    from factorize.format.claims import Sensitivity
     from factorize.spec import Spec
 
 _PICTURES = "factorize.api.pictures.factorization_plot"
@@ -38,6 +39,17 @@ class Factors(CertifiedFactors):
 
     `factorize.Factorization` has C in memory; `factorize.load` returns factors whose C stays where it is.
     """
+
+    @cached_property
+    def sensitivity(self) -> Sensitivity:
+        """The certified sensitivity, with kind, rule and participation, once it is compared with that of C.
+
+        Raises:
+            CorruptObject: C has a larger one.
+        """
+        from factorize.factors.plain_sensitivity import confirm_stated
+
+        return confirm_stated(self)
 
     @cached_property
     def spec(self) -> Spec:

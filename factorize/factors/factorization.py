@@ -32,6 +32,7 @@ from factorize.errors import (
 )
 from factorize.factors import Factors
 from factorize.factors.certificate import Certificate, certify
+from factorize.factors.plain_sensitivity import note_confirmed
 from factorize.factors.solution import Outcome, Solution
 from factorize.factors.strategy_file import read_strategy
 from factorize.format.container import local_path
@@ -110,7 +111,9 @@ class Factorization(Factors):
             **stored.result(),
             "solver": {**solver, **solution.provenance, **stopped},
         }
-        return cls(spec, solution.strategy, solution.dual, Manifest.sealed(document))
+        manifest = Manifest.sealed(document)
+        note_confirmed(manifest)
+        return cls(spec, solution.strategy, solution.dual, manifest)
 
     @classmethod
     @extras_named("a certificate")
@@ -206,6 +209,7 @@ class Factorization(Factors):
         if SENSITIVITY in report.unseen:
             why = next(claim["why"] for claim in report.claims if claim["claim"] == SENSITIVITY)
             raise CertificateError(f"the sensitivity is not proved: {why}")
+        note_confirmed(self.manifest)
         return self.certificate
 
     def with_matrices(self, names: list[MatrixName]) -> Factorization:

@@ -10,7 +10,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -295,10 +294,10 @@ class CertifiedFactors(ABC):
 
     manifest: Manifest
 
-    @cached_property
+    @property
+    @abstractmethod
     def sensitivity(self) -> Sensitivity:
-        """The certified sensitivity, with kind, rule and participation."""
-        return Sensitivity.of(self.manifest)
+        """The certified sensitivity, with kind, rule and participation, compared with that of C."""
 
     @abstractmethod
     def opened(self) -> Any:
@@ -335,8 +334,14 @@ class CertifiedFactors(ABC):
 
 
 def certified(given: object) -> CertifiedFactors:
-    """Return a factorization or factors; raise InvalidParameter for anything else."""
+    """Return a factorization or factors whose certificate states as much as C has.
+
+    Raises:
+        InvalidParameter: it is anything else.
+        CorruptObject: C has a larger sensitivity than the certificate states.
+    """
     if not isinstance(given, CertifiedFactors):
         message = f"this {type(given).__name__} is not a factorization; pass what load or solve returned"
         raise InvalidParameter(message, field="factors")
+    _ = given.sensitivity  # It raises for a certificate that states too little.
     return given

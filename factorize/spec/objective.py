@@ -12,9 +12,9 @@ import numpy as np
 from pydantic import Field
 
 from factorize.errors import InvalidParameter, UnsupportedProblem
+from factorize.numbers.state_space import StateSpace, differences_from_reference, identity, scaling
 from factorize.plain_data import Count, Frozen, Long, NonNegative
 from factorize.workloads.operators import BidiagonalInverse
-from factorize.workloads.state_space import StateSpace, differences_from_reference, identity, scaling
 
 if TYPE_CHECKING:
     from factorize.workloads.base import Workload

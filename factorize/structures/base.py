@@ -14,8 +14,8 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy, TooLarge
 from factorize.format.tensors import check_strategy_tensors
+from factorize.numbers.state_space import StateSpace
 from factorize.numbers.triangular import series_quotient
-from factorize.workloads.state_space import StateSpace
 
 MAX_DENSE = 16_384
 """The largest n of an n x n array: 2 GiB of doubles."""

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.numbers.compiling import HAS_COMPILER
+from factorize.numbers.state_space import StateSpace
 from factorize.structures import recursion_engine
 from factorize.structures.base import Matrix
-from factorize.workloads.state_space import StateSpace
 
 X = -1
 """The number of the state that is the input."""

@@ -6,8 +6,8 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.tensors import COLUMN_SCALE, INNER_STRUCTURES, SCALED, check_scale
+from factorize.numbers.state_space import StateSpace, scaling
 from factorize.structures.base import Matrix
-from factorize.workloads.state_space import StateSpace, scaling
 
 
 class ColumnScaled(Matrix):

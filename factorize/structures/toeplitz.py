@@ -19,10 +19,10 @@ from functools import cached_property
 
 import numpy as np
 
+from factorize.numbers.state_space import StateSpace
 from factorize.numbers.triangular import series_product_rows, series_quotient, toeplitz_rows
 from factorize.structures.base import StoredMatrix
 from factorize.structures.recursion import MatrixRecursion, RecursiveMatrix, X, toeplitz
-from factorize.workloads.state_space import StateSpace
 
 MAX_DIAGONALS = 64
 """The most diagonals for which losses are carried along the steps as for a banded matrix."""

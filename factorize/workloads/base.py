@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, ClassVar, get_args
 
 import numpy as np
 
+from factorize.numbers.state_space import StateSpace, identity
 from factorize.numbers.triangular import toeplitz_rows
 from factorize.plain_data import Count, Frozen
 from factorize.workloads.operators import AccumulationChain, BidiagonalInverse, FirstOrder, Operator, chain_of
-from factorize.workloads.state_space import StateSpace, identity
 
 OUTLINE_STEPS = 1 << 16
 """The most steps of an outline: a workload with no more is its own outline."""

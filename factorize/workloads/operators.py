@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.workloads.state_space import StateSpace, first_order, identity, scaling
+from factorize.numbers.state_space import StateSpace, first_order, identity, scaling
 
 Array = np.ndarray
 _MIN_DECAY = 1e-30

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from factorize.checker.bounds.evidence import MAX_N_IN_BAND
 from factorize.errors import ConditionNotMet, SolveFailed, TooLarge, UnsupportedProblem
 from factorize.factors.solution import Outcome, ProgressCallback, Solution
+from factorize.numbers.state_space import StateSpace
 from factorize.participation import AnyParticipation, Single
 from factorize.solvers.banded.gram_descent import MIN_SHARE, GramDescent, GramPoint, Landscape, own_forms, shares_of
 from factorize.solvers.methods.compiled import Array
@@ -25,7 +26,6 @@ from factorize.spec.mechanisms import Banded
 from factorize.spec.objective import Mean, Objective
 from factorize.structures.banded import BandedMatrix
 from factorize.workloads import Prefix, Workload
-from factorize.workloads.state_space import StateSpace
 
 MAX_ENTRIES = 2**26  # the limit of n x bands
 MAX_ENTRIES_SEARCHED = 2**22  # the limit of n x bands for a search; above it the Toeplitz start is the answer

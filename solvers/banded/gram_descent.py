@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorize.factors.solution import Outcome
+from factorize.numbers.state_space import StateSpace
 from factorize.solvers.banded.band_kernels import backward, forward
 from factorize.solvers.banded.preconditioner import Preconditioner
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.quasi_newton import Memory
 from factorize.solvers.methods.search import End, run
 from factorize.structures.banded import BandedMatrix
-from factorize.workloads.state_space import StateSpace
 
 MIN_SHARE = 1e-10
 """The least weight of a step, as a part of the largest: a step that moves nothing needs a column that is not 0."""

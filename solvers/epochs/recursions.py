@@ -19,6 +19,7 @@ import numpy as np
 
 from factorize.errors import SolveFailed
 from factorize.factors.solution import Outcome, ProgressCallback, Solution
+from factorize.numbers.state_space import StateSpace
 from factorize.solvers.epochs import decompositions as epochs
 from factorize.solvers.epochs.blocks import BlockPoint, Ring, after_power_step, maximise
 from factorize.solvers.epochs.cholesky import reverse_cholesky
@@ -41,7 +42,6 @@ from factorize.spec import Spec
 from factorize.structures.base import MAX_DENSE
 from factorize.workloads import Workload
 from factorize.workloads.operators import BidiagonalInverse
-from factorize.workloads.state_space import StateSpace
 
 MIN_N = 128
 """Below this n decompositions are as fast, and compiled code need not be loaded."""

@@ -24,12 +24,12 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from factorize.numbers.state_space import StateSpace
 from factorize.solvers.epochs import ring_kernels as kernels
 from factorize.solvers.epochs.blocks import BlockPoint
 from factorize.solvers.epochs.ring_kernels import Ends, Filters, System
 from factorize.solvers.methods.compiled import WIDTH, Array, TwoArrays, run
 from factorize.solvers.methods.poles import Poles, zolotarev
-from factorize.workloads.state_space import StateSpace
 
 _PARALLEL_WORK = 1 << 21  # multiplications from which a second thread pays for its start
 _UPWARD_STEPS, _DOWNWARD_STEPS = 4, 6  # steps of the power method at either end of the spectrum, from the last vectors

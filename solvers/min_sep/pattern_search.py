@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.errors import SolveFailed
-from factorize.factors.sensitivity import Chains, memory_of
+from factorize.factors.plain_sensitivity import Chains, memory_of
 from factorize.participation import few_participations
 from factorize.solvers.methods.compiled import Array
 from factorize.solvers.methods.quasi_newton import descend

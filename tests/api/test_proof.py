@@ -150,6 +150,6 @@ def test_a_second_program_has_to_find_the_sensitivity(mechanism, store, tmp_path
     solvers.solve(spec_of(6, mechanism)).save(tmp_path / "f.safetensors")
     found = inspect(tmp_path / "f.safetensors", store.url, strict=False)
     assert any("by a second program" in text for text in found["checked"])
-    monkeypatch.setattr("factorize.factors.sensitivity.plain_sensitivity", lambda *_given: 2.0)
+    monkeypatch.setattr("factorize.factors.plain_sensitivity.plain_sensitivity", lambda *_given: 2.0)
     with pytest.raises(CertificateError, match="this is a fault of factorize"):
         inspect(tmp_path / "f.safetensors", store.url, strict=False)

@@ -58,6 +58,7 @@ dialects of SQL, models whose fields are options, and solvers."""
 ABSENT = {
     "import factorize": {"lzma", "numpy", "scipy", "pydantic", "numba", "cvxpy", "scs", "fastapi", "dask"},
     "import factorize.client": {"lzma", "pydantic", "scipy", "numba", "cvxpy", "fastapi", "dask", "matplotlib"},
+    "import factorize.factors.plain_sensitivity": {"pydantic", "scipy", "numba", "flint"},
     "import factorize.adapters, factorize.training.auditor": {"torch", "jax", "scipy", "numba", "cvxpy", "matplotlib"},
     "from factorize import Spec, certify, load": {"numba", "cvxpy", "scs", "fastapi", "dask", "matplotlib"},
     "import factorize.solvers": {"numba", "cvxpy", "scs", "fastapi", "dask", "distributed", "matplotlib"},

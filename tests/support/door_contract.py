@@ -21,13 +21,19 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from checker_files import claim, parts, sealed
 from handmade import Handmade
+from specs import claimed
 
+from factorize import parse_spec
 from factorize.client import single_use
 from factorize.client.engines import RowSums, Streaming
 from factorize.client.normals import keyed
 from factorize.errors import FactorizeError
+from factorize.factors.factor_file import from_container
+from factorize.factors.factorization import Factorization
 from factorize.factors.sensitivity import Sensitivity, sensitivity_of
+from factorize.format.container import Container
 from factorize.participation import read_participation
 from factorize.privacy import NOT_LOOKED_AT, Calibration, PrivacyTarget, calibrate
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -39,8 +45,18 @@ SEED, OTHER_SEED = 0x5EED_C0DE_5EED_C0DE_0123_4567_89AB_CDEF, 0xFEED << 100
 
 
 def factors(name: str = "one", kind: str = "fixed_epochs") -> Any:
-    """Return a strategy by hand for the participation of the contract's jobs; another one has another name."""
+    """Return a strategy by hand for the participation of the contract's jobs; another one has another name.
+
+    The one named "understated" is what anybody can write: C with a certificate of half its sensitivity, every digest
+    right.
+    """
     apart = {"kind": kind, **({"epochs": EPOCHS} if kind == "fixed_epochs" else {"min_sep": BATCHES})}
+    if name == "understated":
+        document = {"workload": {"kind": "prefix", "n": N}, "participation": apart, "mechanism": {"kind": "dense"}}
+        spec = parse_spec(document)
+        manifest, tensors = parts(claimed(spec, ToeplitzMatrix(0.5 ** np.arange(N), N)))
+        claim(manifest, manifest["certificate"]["sensitivity"]["value"] / 2)
+        return from_container(Container(sealed(manifest, tensors)))
     decay = {"one": 0.5, "another": 0.25}[name]
     stated = Sensitivity(2.0, "exact", "by hand", apart)
     return Handmade(ToeplitzMatrix(decay ** np.arange(N), N), stated, digest=hashlib.sha256(name.encode()).hexdigest())
@@ -48,7 +64,8 @@ def factors(name: str = "one", kind: str = "fixed_epochs") -> Any:
 
 def calibrated(held: Any, divisor: int | None = None, clip: float = CLIP) -> Calibration:
     """Return the calibration of a strategy of `factors`."""
-    return calibrate(held.sensitivity, PrivacyTarget(epsilon=2.0, delta=1e-5), clip_norm=clip, divisor=divisor)
+    stated = Sensitivity.of(held.manifest) if isinstance(held, Factorization) else held.sensitivity
+    return calibrate(stated, PrivacyTarget(epsilon=2.0, delta=1e-5), clip_norm=clip, divisor=divisor)
 
 
 def check_drawn_users(make: Callable[[Any, dict[str, Any]], tuple[Any, Any]]) -> None:
@@ -346,6 +363,10 @@ def _other_factorization(door: Door, folder: Path) -> None:
     refused(lambda: door.step(door.begin(folder / "two", name="another", state=state)), words)
 
 
+def _understated(door: Door, folder: Path) -> None:
+    refused(lambda: door.begin(folder, name="understated"), "too small; do not use this file")
+
+
 def _other_scale(door: Door, folder: Path) -> None:
     state = _state(door, folder / "one")
     refused(lambda: door.step(door.begin(folder / "two", clip=2 * CLIP, state=state)), "sigma|scale|clip")
@@ -471,6 +492,7 @@ def _mistake(name: str, words: str) -> Callable[[Door, Path], None]:
 RULES: dict[str, tuple[str, Callable[[Door, Path], None]]] = {
     "other_seed": ("a checkpoint of another seed", _other_seed),
     "other_factorization": ("a checkpoint of another factorization", _other_factorization),
+    "understated": ("factors whose certificate states less than the sensitivity of C", _understated),
     "other_scale": ("a checkpoint of another clip norm, and so of another scale", _other_scale),
     "fork": ("a fork of the process after the noise was made", _fork),
     "copy": ("a copy or a pickle of what holds the key", _copy),

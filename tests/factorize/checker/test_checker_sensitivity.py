@@ -28,7 +28,8 @@ from factorize.checker.sensitivity import (
 )
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, FactorizeError, TooLarge
-from factorize.factors.sensitivity import Chains, sensitivity_of
+from factorize.factors.plain_sensitivity import Chains
+from factorize.factors.sensitivity import sensitivity_of
 from factorize.participation import FixedEpochs, MinSep, Single, read_participation
 from factorize.structures.buffered import BufferedMatrix
 from factorize.structures.dense import DenseMatrix

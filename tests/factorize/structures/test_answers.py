@@ -12,7 +12,8 @@ from structure_cases import exact, strategies
 from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import UnsupportedProblem
-from factorize.factors.sensitivity import plain_sensitivity, sensitivity_of
+from factorize.factors.plain_sensitivity import plain_sensitivity
+from factorize.factors.sensitivity import sensitivity_of
 from factorize.format.tensors import INNER_STRUCTURES
 from factorize.participation import FixedEpochs, MinSep, Participation, Single
 from factorize.structures.base import Matrix
