@@ -3,6 +3,7 @@
 Matrices that are built, written and read, and the light client, all use this one list.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Literal
@@ -325,8 +326,21 @@ def _check_shapes(structure: str, parts: Parts, n: int | None) -> None:
     for suffix, part in parts.items():
         blocks = suffix == "transition" and part.ndim == len(BLOCKS)
         _bind(f"{structure} {suffix}".strip(), part.shape, BLOCKS if blocks else known[suffix], letters)
-    if "groups" in letters and letters["groups"] * letters["states"] != letters["m"]:
+    if "groups" in letters:
+        _check_blocks(letters["groups"], letters["states"], letters["m"])
+
+
+def _check_blocks(groups: int, states: int, m: int) -> None:
+    """Refuse blocks that are not those of the buffers, or whose bytes are also those of larger blocks."""
+    if groups * states != m:
         raise CorruptObject("the blocks of the transition are not those of the buffers")
+    numbers = m * (states + 2)  # of a step, in transition, input and output: a digest covers these, and no shape
+    for larger in range(states + 1, math.isqrt(numbers + 1)):
+        if numbers % (larger * (larger + 2)) == 0:
+            raise CorruptObject(
+                f"{groups} blocks of {states} states have as many numbers as {numbers // (larger * (larger + 2))} of "
+                f"{larger}, so that one digest would name two matrices; add blocks of zeros"
+            )
 
 
 def _bind(what: str, shape: tuple[int, ...], wanted: Shape, letters: dict[str, int]) -> None:

@@ -171,7 +171,7 @@ def test_no_matrix_beside_one_without_end(manifest: dict[str, Any]) -> None:
     for name, matrix in manifest["matrices"].items():
         matrix["shape"] = [None, None]
         if name == "C":
-            matrix |= {"structure": "blt", "tensors": ["C.omega", "C.theta"]}
+            matrix |= {"structure": "blt", "tensors": ["C.theta", "C.omega"]}
     with pytest.raises(CorruptObject, match="C_inv and B of a strategy without a last step cannot be stored"):
         check_description(manifest)
     del manifest["matrices"]["C_inv"]
@@ -179,6 +179,9 @@ def test_no_matrix_beside_one_without_end(manifest: dict[str, Any]) -> None:
         check_description(manifest)
     del manifest["matrices"]["B"]
     check_description(manifest)
+    manifest["matrices"]["C"]["tensors"].reverse()  # With other shapes, another order may be of another matrix.
+    with pytest.raises(CorruptObject, match="the tensors of C are .'C.omega', 'C.theta'., but its structure has"):
+        check_description(manifest)
     with pytest.raises(CorruptObject, match="is not a participation of n=unbounded steps"):
         check_participation({"kind": "x"}, None)
 

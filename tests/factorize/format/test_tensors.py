@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.tensors import (
     COLUMN_SCALE,
+    SHAPES,
     check_strategy_tensors,
     check_tensors,
     check_triangular,
@@ -293,3 +296,19 @@ def test_one_entry_above_the_diagonal_of_many_rows(row: int, column: int) -> Non
         above[599, :] = above[row, column + 1 :] = also
         with pytest.raises(InvalidStrategy, match=rf"entry \({row}, {column}\) above the diagonal is 1e-300"):
             check_triangular(above)
+
+
+def test_no_other_blocks_have_as_many_numbers() -> None:
+    named = dict[int, tuple[int, int]]()
+    for states, groups in itertools.product(range(1, 20), range(1, 400)):
+        shapes = {"diagonal": (1,), "transition": (1, groups, states, states)}
+        parts = {name: np.ones(shapes.get(name, (1, groups * states))) for name in SHAPES["state_space"]}
+        with suppress(CorruptObject):
+            check_strategy_tensors("state_space", parts, 1)
+            numbers = sum(part.size for part in parts.values())
+            assert named.setdefault(numbers, (groups, states)) == (groups, states)
+    assert {named[1 + states * (states + 2)] for states in range(1, 20)} == {(1, states) for states in range(1, 20)}
+    eight = {**valid("state_space"), "transition": np.ones((N, 8, 1, 1))}
+    eight |= {name: np.ones((N, 8)) for name in ("input", "output")}
+    with pytest.raises(CorruptObject, match="8 blocks of 1 states have as many numbers as 3 of 2, so that one digest"):
+        check_strategy_tensors("state_space", eight, N)
