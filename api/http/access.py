@@ -67,7 +67,8 @@ class Access:
             taken = [one.alias for one in request.scope["route"].dependant.query_params]
             names = [name for name, _ in request.query_params.multi_items()]
             for name in set(names) - set(taken):
-                raise InvalidParameter(f"unknown query value {name[:40]!a}; this address has {taken}", field=name[:40])
+                known = f"takes {', '.join(taken)}" if taken else "takes no query"
+                raise InvalidParameter(f"unknown query value {name[:40]!a}; this address {known}", field=name[:40])
             if repeated := [name for name in taken if names.count(name) > 1]:
                 raise InvalidParameter(f"query value {repeated[0]} is given twice; keep one", field=repeated[0])
         return call

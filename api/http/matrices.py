@@ -55,7 +55,7 @@ _PAIR_FORM = "two whole numbers with a colon between, such as 0:128"
 _Range = Annotated[str | None, Query(max_length=40, description="first:end, all by default")]
 
 
-@router.get("/v1/factorizations/{name}/matrices/{matrix}", responses=answers(200, 404, 410, 422, media=RAW))
+@router.get("/v1/factorizations/{name}/matrices/{matrix}", responses=answers(200, 404, 410, media=RAW))
 async def get_rows(
     call: ReadCall,
     name: str,
@@ -121,7 +121,7 @@ def _pair(field: str, text: str | None, form: re.Pattern[str], meaning: str = _P
     "/v1/matrices",
     status_code=201,
     openapi_extra=RAW_BODY,
-    responses=answers(201, 411, 413, 422, document="UploadedMatrix"),
+    responses=answers(201, 411, 413, document="UploadedMatrix"),
 )
 async def post_matrix(
     call: UploadCall,
@@ -147,7 +147,7 @@ async def post_matrix(
         return json_response(names, 201, {"Location": f"/v1/blobs/{names['sha256']}"})
 
 
-@router.get("/v1/factorizations/{name}/matrices/{matrix}/cells", responses=answers(200, 404, 410, 422, media=RAW))
+@router.get("/v1/factorizations/{name}/matrices/{matrix}/cells", responses=answers(200, 404, 410, media=RAW))
 async def get_cells(
     call: ReadCall,
     name: str,
@@ -179,7 +179,7 @@ async def get_cells(
     return Response(body, 200, headers, RAW)
 
 
-@router.get("/v1/factorizations/{name}/errors", responses=answers(200, 404, 410, 422, document="QueryErrors"))
+@router.get("/v1/factorizations/{name}/errors", responses=answers(200, 404, 410, document="QueryErrors"))
 async def get_errors(call: ReadCall, name: str) -> Response:
     """Give the error of each query, or of evenly spaced ones, and of independent noise, beside the lower bound.
 

@@ -56,7 +56,7 @@ async def get_caller(call: ReadCall) -> Response:
     return json_response(document, headers=_NO_STORE)
 
 
-@keys.get(_KEYS, responses=answers(200, 404, 422, document="AccessKeyPage"))
+@keys.get(_KEYS, responses=answers(200, 404, document="AccessKeyPage"))
 async def list_keys(
     call: AdminCall,
     state: Annotated[Literal["active", "expired", "revoked"] | None, Query(description="Only such keys.")] = None,
@@ -75,7 +75,7 @@ async def list_keys(
     _KEYS,
     status_code=201,
     openapi_extra=json_body("KeyRequest"),
-    responses=answers(201, 413, 422, document="AccessKeyWithToken"),
+    responses=answers(201, 413, document="AccessKeyWithToken"),
 )
 async def post_key(call: AdminCall) -> Response:
     """Make a key, whose token is in this answer and nowhere else.
@@ -88,14 +88,14 @@ async def post_key(call: AdminCall) -> Response:
     return json_response({**_shown(key, call), "token": token.text}, 201, headers)
 
 
-@keys.get(f"{_KEYS}/{{key_id}}", responses=answers(200, 404, 422, document="AccessKey"))
+@keys.get(f"{_KEYS}/{{key_id}}", responses=answers(200, 404, document="AccessKey"))
 async def get_key(call: AdminCall, key_id: _Id) -> Response:
     """Give one key: scopes, end and quotas; no secret."""
     key = await run_sync(_register(call).get, key_id)
     return json_response(_shown(key, call), headers=_NO_STORE)
 
 
-@keys.post(f"{_KEYS}/{{key_id}}/revoke", responses=answers(200, 404, 422, document="AccessKey"))
+@keys.post(f"{_KEYS}/{{key_id}}/revoke", responses=answers(200, 404, document="AccessKey"))
 async def revoke_key(call: AdminCall, key_id: _Id) -> Response:
     """Take a key back for ever; every service on the ledger refuses it within a second."""
     key = await run_sync(_register(call).revoke, key_id)

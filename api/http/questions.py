@@ -58,7 +58,7 @@ def _route(kind: str, question: QuestionKind[Any]) -> None:
         name=kind,
         description=getdoc(question),
         openapi_extra=json_body(question.body.__name__),
-        responses=answers(200, 202, 404, 410, 413, 422, document={200: question.reply, 202: "PendingAnswer"}),
+        responses=answers(200, 202, 404, 410, 413, document={200: question.reply, 202: "PendingAnswer"}),
         dependencies=named,
     )(ask)
 
@@ -172,7 +172,7 @@ def _pending(call: Call) -> PendingAnswers:
     return call.request.app.state.pending_answers
 
 
-@router.get("/v1/answers/{digest}", responses=answers(200, 202, 404, 422, document=_ANSWERS))
+@router.get("/v1/answers/{digest}", responses=answers(200, 202, 404, document=_ANSWERS))
 async def get_answer(call: ReadCall, digest: str) -> Response:
     """Give the answer to a question that took long, or say how far it is. `Prefer: wait=N` waits for it."""
     pending = _pending(call).find(call.caller.owner, digest_in(digest))

@@ -37,7 +37,7 @@ router = APIRouter(default_response_class=Response)
 @router.post(
     "/v1/factorizations",
     openapi_extra=SPEC_BODY,
-    responses=answers(200, 202, 413, 422, document={200: "Manifest", 202: "Job"}),
+    responses=answers(200, 202, 413, document={200: "Manifest", 202: "Job"}),
 )
 async def post_factorization(call: SubmitCall, matrices: Matrices = None, dtype: Dtype = None) -> Response:
     """Give the stored factorization of a spec, or have it solved.
@@ -63,13 +63,13 @@ async def post_factorization(call: SubmitCall, matrices: Matrices = None, dtype:
     return known_response(call.request, known, headers, notes)
 
 
-@router.post("/v1/canonicalize", openapi_extra=SPEC_BODY, responses=answers(200, 413, 422, document="CanonicalSpec"))
+@router.post("/v1/canonicalize", openapi_extra=SPEC_BODY, responses=answers(200, 413, document="CanonicalSpec"))
 async def canonicalize(call: ReadCall) -> Response:
     """Give a spec's canonical form, digest and estimate, without solving it."""
     return json_response(await _about_body(call, call.service.canonicalize))
 
 
-@router.get("/v1/factorizations", responses=answers(200, 422, document="FactorizationPage"))
+@router.get("/v1/factorizations", responses=answers(200, document="FactorizationPage"))
 async def list_factorizations(
     call: ReadCall,
     state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
@@ -90,7 +90,7 @@ async def list_factorizations(
     return json_response({"items": items, "next": following, "whole": service.catalog.whole})
 
 
-@router.get("/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, 422, document="Manifest | Job"))
+@router.get("/v1/factorizations/{name}", responses=answers(200, 304, 404, 410, document="Manifest | Job"))
 async def get_factorization(call: ReadCall, name: str, matrices: Matrices = None, dtype: Dtype = None) -> Response:
     """Give the manifest that a digest or spec digest names, or the job's document.
 
@@ -99,7 +99,7 @@ async def get_factorization(call: ReadCall, name: str, matrices: Matrices = None
     return known_response(call.request, await run_sync(known_of, call, digest_in(name), read_form(matrices, dtype)))
 
 
-@router.post("/v1/factorizations/{name}", responses=answers(200, 404, 410, 413, 422, document="Manifest"))
+@router.post("/v1/factorizations/{name}", responses=answers(200, 404, 410, 413, document="Manifest"))
 async def post_form(call: SubmitCall, name: str, matrices: Matrices = None, dtype: Dtype = None) -> Response:
     """Have the file of a result made with further matrices, or in another type, and give its manifest.
 
@@ -123,7 +123,7 @@ async def cancel_factorization(call: SubmitCall, name: str) -> Response:
 @router.post(
     "/v1/factorizations/{name}/retry",
     status_code=202,
-    responses=answers(200, 202, 404, 422, document={200: "Manifest", 202: "Job"}),
+    responses=answers(200, 202, 404, document={200: "Manifest", 202: "Job"}),
 )
 async def retry_factorization(call: SubmitCall, name: str) -> Response:
     """Queue a failed or cancelled job again, as posting its spec does."""

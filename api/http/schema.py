@@ -164,6 +164,8 @@ def _complete_operation(row: RouteRow, operation: JsonObject, tables: JsonObject
     if scope is not None:
         for status in ("401", "429", "503"):
             responses.setdefault(status, {})
+    if row.path.startswith("/v1/"):  # An address refuses query values that it does not take.
+        responses.setdefault("422", {})
     for status in sorted(responses):
         names = f"X-Request-Id {tables['headers_of_status'].get(status, '')}"
         names += f" {tables['headers_of_path'].get(row.path, '')}" if status == "200" else ""
