@@ -24,6 +24,7 @@ from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.targets import check_target
 from factorize.client import load
 from factorize.client.cache import VARIABLE, FactorCache, default_folder
+from factorize.client.download import find_cached
 from factorize.client.held_factors import look_first
 from factorize.errors import CacheUnusable, FactorizeError, InvalidParameter, extras_named
 from factorize.factors.factorization import Factorization
@@ -69,6 +70,7 @@ def solve(
         InvalidSpec: it is none; each message names the field.
         InvalidParameter: a keyword that no kind has, a file that cannot be written, or places that exclude each other.
         UnsupportedProblem, TooLarge, SolveFailed, CertificateError: see `factorize.solvers.solve`.
+        CorruptObject: the cache has the answer to another spec under this one's name.
         DenseNoise: a warning, where `auto` has become `dense` and its noise takes 128 vectors or more.
         MissingExtra: without the extra `[solve]`, or `[conic]` for the mechanisms that need it.
     """
@@ -306,9 +308,9 @@ def _by_cache(spec: Spec, report: ProgressCallback) -> Factorization:
 
     chosen = solvers.choose(spec)
     if not chosen.user_matrices():  # the numbers of these are in no file
-        known = look_first()(chosen) or FactorCache().find(chosen.digest)
+        known = look_first()(chosen) or find_cached(chosen, None, FactorCache())
         if known is not None:
-            return load(known[0])
+            return load(known.path)
     return remember(solvers.solve(spec, progress=report))
 
 

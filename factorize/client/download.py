@@ -114,8 +114,11 @@ def find_cached(source: SpecSource, mirror: Mirror | None, kept: FactorCache) ->
     if mirror is not None:
         mirror.recheck()
     known = kept.find(asked_digest(source))
-    if known is not None:
-        check_answers(known[1], source)
+    try:
+        if known is not None:
+            check_answers(known[1], source)
+    except CorruptObject as error:
+        raise CorruptObject(f"the cache {kept.folder} is damaged, remove it: {error}") from None
     return known and Held(*known, Origin("cache", str(kept.folder)))
 
 

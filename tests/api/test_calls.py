@@ -20,7 +20,8 @@ from factorize.api.calls import compare, is_visible
 from factorize.api.questions.comparison import comparison
 from factorize.api.questions.documents import ComparisonTable
 from factorize.api.terminal.progress import Bars, display
-from factorize.errors import Cancelled, InvalidParameter, InvalidSpec
+from factorize.client.cache import FactorCache
+from factorize.errors import Cancelled, CorruptObject, InvalidParameter, InvalidSpec
 from factorize.factors.solution import Progress
 from factorize.numbers.gaussian import noise_multiplier_for_epsilon
 
@@ -46,6 +47,15 @@ def test_a_solve_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     assert factorize.load(path).digest == found.digest and "certify" in {step.phase for step in steps}
     assert factorize.solve(found.spec).digest == found.digest == factorize.solve(found.spec.document()).digest
     assert capfd.readouterr() == ("", "")  # no bar where nobody looks
+
+
+def test_a_name_in_the_cache_that_leads_to_another_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FACTORIZE_CACHE", str(tmp_path))
+    once = factorize.solve("prefix", n=4, mechanism="identity")
+    asked = Spec.of("prefix", n=4, epochs=2, mechanism="identity")
+    FactorCache().remember(asked.digest, once.digest)
+    with pytest.raises(CorruptObject, match="a different spec: participation"):
+        factorize.solve(asked)
 
 
 def test_a_matrix_of_ones_own() -> None:
