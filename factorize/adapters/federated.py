@@ -11,8 +11,10 @@ import os
 import random
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial, wraps
+from threading import RLock
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -44,6 +46,18 @@ _RECEIPT_NOTE = (
 _VERSION = 2
 """The version of the state in its file."""
 _log = logging.getLogger(__name__)
+Method = TypeVar("Method", bound=Callable[..., object])
+
+
+def _one_at_a_time(method: Method) -> Method:
+    """Return a method that waits for other threads: a late update would else join the sum of the next round."""
+
+    @wraps(method)
+    def wait(self: "FederatedRounds", *given: object, **named: object) -> object:
+        with self._lock:
+            return method(self, *given, **named)
+
+    return cast(Method, wait)
 
 
 class FederatedRounds(Secret):
@@ -128,7 +142,7 @@ class FederatedRounds(Secret):
         self._answered: set[ClientId] = set()
         self._sum = GroupedSum(size)
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
-        self._broken = False
+        self._broken, self._lock = False, RLock()
         self._unlock = weakref.finalize(self, RunLock(self.path, field="path", alone=True).release)
         if self.path.exists():
             self._load()
@@ -156,6 +170,7 @@ class FederatedRounds(Secret):
         """Return the clients that may take part in this round, in an order of their own."""
         return [] if self.step >= self.steps else self._sort_out(clients)[0]
 
+    @_one_at_a_time
     def choose(self, clients: Iterable[object]) -> list[ClientId]:
         """Admit the planned number of these clients, at random, and return them; see `admit`.
 
@@ -172,6 +187,7 @@ class FederatedRounds(Secret):
                 self.refuse(client, reason, why)
         return self.admit([*again, *random.sample(others, missing)])
 
+    @_one_at_a_time
     def admit(self, clients: Iterable[object]) -> list[ClientId]:
         """Let clients take part in this round, and return those that may; the others are refused by name.
 
@@ -197,6 +213,7 @@ class FederatedRounds(Secret):
             self._save()
         return admitted
 
+    @_one_at_a_time
     def add(self, client: object, update: Iterable[ArrayLike]) -> bool:
         """Add a client's clipped update to the sum of this round, and return whether it counts.
 
@@ -229,6 +246,7 @@ class FederatedRounds(Secret):
         self._sum.add(vector)
         return True
 
+    @_one_at_a_time
     def refuse(self, client: object, reason: str, why: str) -> bool:
         """Count and log a refusal that did not reach `admit` or `add`, and return False.
 
@@ -247,6 +265,7 @@ class FederatedRounds(Secret):
         _log.warning("round %d refuses client %r: %s", self.step, client, why)
         return False
 
+    @_one_at_a_time
     def close(self, model: Arrays | None = None) -> list[np.ndarray]:
         """Return the noisy mean of this round, after the state and the receipt that say so are on the disk.
 
@@ -297,6 +316,7 @@ class FederatedRounds(Secret):
         """
         return self.statement.epsilon_so_far(self.step, delta)
 
+    @_one_at_a_time
     def stop(self) -> None:
         """Let another process continue this run; nothing may be called after this."""
         self._broken = True

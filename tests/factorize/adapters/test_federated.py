@@ -7,8 +7,10 @@ import json
 import os
 import random
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -464,3 +466,31 @@ def test_a_model_with_counters_is_refused_by_the_array(factors: Factorization, t
     for model, said in (([*MODEL, np.zeros((), np.int64)], f"array {len(MODEL)} has int64"), ([], "it has none")):
         with pytest.raises(InvalidParameter, match=rf"{said}\); leave counters, such as num_batches_tracked"):
             rounds_in(tmp_path, factors, model=model)
+
+
+def test_an_update_that_is_read_while_another_thread_closes_counts_in_its_own_round(
+    tmp_path: Path, factors: Factorization
+) -> None:
+    """A server's handlers run in threads; a client that was counted in round 0 must not be in the sum of round 1."""
+    means = []
+    for late in (False, True):
+        (tmp_path / str(late)).mkdir()
+        rounds = rounds_in(tmp_path / str(late), factors)
+        closing = Thread(target=rounds.close)
+
+        def arrays(closing: Thread = closing, late: bool = late) -> Iterator[np.ndarray]:
+            if late:
+                closing.start()
+                closing.join(0.5)
+            yield from answer(FLEET[0], 0)
+
+        rounds.admit(FLEET[:1])
+        assert rounds.add(FLEET[0], arrays())
+        if not late:
+            closing.start()
+        closing.join()
+        assert rounds.last is not None
+        means.append((rounds.last[1], rounds.close()))
+        rounds.stop()
+    for one, other in zip(*means, strict=True):
+        assert all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
