@@ -23,6 +23,9 @@ from factorize.privacy.adjacency import Adjacency, check_zero_out
 from factorize.privacy.question import question_of
 from factorize.structures.endless import AnyStrategy
 
+_NEARLY = 1.01
+"""The ratio of an estimated delta to the stated one, above which they contradict each other."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AmplifiedCalibration(Calibration):
@@ -70,7 +73,15 @@ class AmplifiedCalibration(Calibration):
                 f"{largest_column(c):.9g}; calibrate this one",
                 field="calibration",
             )
+        law = PoissonLaw(self.compositions, 1, self.largest_column, self.sampling_probability).in_doubles()
+        multiplier = multiplier_of(self.sigma_of_sums, clip_norm=self.clip_norm)
+        if self.level is not None and law.delta(multiplier, self.level[0]) > self.level[1] * _NEARLY:
+            raise self._contradiction()
         return sensitivity_of(c, MinSep(kind="min_sep", min_sep=self.groups, max_participations=self.compositions))
+
+    def _level_holds(self, mu: float) -> bool:
+        """Return True: `_wanted` compares epsilon with the noise, since that takes half a second of long runs."""
+        return True
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form."""

@@ -62,6 +62,16 @@ class BinsCalibration(Calibration):
         """A sentence on the epsilon that holds if the draws become known."""
         return f" If bins, batches or batch sizes become known, epsilon is {at_most(self.epsilon_without_secrecy)}."
 
+    def _level_holds(self, mu: float) -> bool:
+        """Return whether epsilon and delta at this noise are what the claim says."""
+        said = self.claim
+        return (said.sigma, said.clip_norm, said.epsilon, said.delta) == (
+            self.sigma_of_sums,
+            self.clip_norm,
+            self.epsilon,
+            self.delta,
+        )
+
     def check_belongs(self, mine: Sensitivity, strategy: Callable[[], Any], *, digest: str | None = None) -> None:
         """Refuse another factorization, even one of equal sensitivity: its columns may be more alike."""
         super().check_belongs(mine, strategy, digest=digest)

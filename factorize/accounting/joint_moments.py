@@ -52,6 +52,12 @@ class MomentCalibration(Calibration):
 
     own: Sensitivity
 
+    @property
+    def _multiplier(self) -> float:
+        """The noise multiplier of the pair, by the noise of the first or of the second moments."""
+        assert isinstance(self.sensitivity, MomentSensitivity)
+        return super()._multiplier * max(1.0, self.sensitivity.weight / self.clip_norm)
+
     def check_mean(self, norm: float) -> None:
         """Refuse a norm that only a sum can have; the squares of a contribution have at most the squared clip norm."""
         super().check_mean(norm / max(1.0, self.clip_norm))

@@ -78,9 +78,13 @@ class LossLaw(Law):
 
     def estimated_sigma(self, epsilon: float, delta: float, **options: float | None) -> float:
         """Return `sigma` by laws in doubles, which take a fiftieth of the time of proved ones."""
+        return Law.sigma(self.in_doubles(), epsilon, delta, **options)
+
+    def in_doubles(self) -> Self:
+        """Return the law whose answers are estimates."""
         estimated = copy(self)
         estimated._proved, estimated._losses_at = False, lru_cache(maxsize=4)(estimated._losses)
-        return Law.sigma(estimated, epsilon, delta, **options)
+        return estimated
 
     def removal(self, multiplier: float, epsilon: float) -> Bound:
         """Return the bound by the losses where the example takes part."""

@@ -34,6 +34,9 @@ _RELATIVE_ROUNDING = 1e-12
 """Relative margin of the rates, which is more than doubles lose."""
 
 
+_CONTRADICTION = 1e-6
+"""The relative difference above which numbers of a calibration contradict one another."""
+
 NOT_LOOKED_AT: Literal["not_looked_at"] = "not_looked_at"
 """The word that a caller gives in place of an auditor, and so vouches for the batches that epsilon relies on."""
 
@@ -83,7 +86,8 @@ class Calibration:
             for none.
 
     Raises:
-        InvalidParameter: a divisor that is no integer from 1.
+        InvalidParameter: a divisor that is no integer from 1, or privacy that does not follow from the noise, as after
+            `dataclasses.replace`.
     """
 
     noise_multiplier: float
@@ -103,10 +107,31 @@ class Calibration:
     total_variation: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse a divisor that is no integer from 1."""
+        """Refuse a divisor that is no integer from 1, and privacy that does not follow from the noise."""
         if self.divisor is not None:
             remedy = "give the fixed public divisor of the means, or leave it out for sums"
             whole_number("divisor", self.divisor, remedy=remedy)
+        most = self._multiplier * (1 + _CONTRADICTION)
+        mu = mu_of(most)
+        if not (self.noise_multiplier <= most and self.mu >= mu and self.rho >= rho_of(most) and self._level_holds(mu)):
+            raise self._contradiction()
+
+    def _contradiction(self) -> InvalidParameter:
+        return InvalidParameter(
+            f"sigma_of_sums={self.sigma_of_sums:.6g} does not give the privacy of this calibration at "
+            f"clip_norm={self.clip_norm:g}, as if a number had been replaced; calibrate again with what you want",
+            field="calibration",
+        )
+
+    @property
+    def _multiplier(self) -> float:
+        """The noise multiplier, recomputed."""
+        largest = Fraction(self.sensitivity.value) * self.adjacency.factor
+        return multiplier_of(self.sigma_of_sums, clip_norm=self.clip_norm, sensitivity=largest)
+
+    def _level_holds(self, mu: float) -> bool:
+        """Return whether epsilon and delta, where both are stated, follow from a mu that is a little too small."""
+        return self.level is None or gaussian_delta(self.level[0], mu) <= self.level[1]
 
     @property
     def sigma_of_means(self) -> float | None:

@@ -30,6 +30,9 @@ class BinsNoise(Calibration):
     bins: int
     sampling: str = "balls_in_bins"
 
+    def __post_init__(self) -> None:
+        """Take any numbers."""
+
     @property
     def presence(self) -> Presence:
         return Presence(self.bins, 1 / self.bins, independent=False)

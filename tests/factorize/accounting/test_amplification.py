@@ -170,6 +170,9 @@ def test_equal_sensitivities_do_not_hide_a_larger_column() -> None:
     found.check_belongs(found.sensitivity, lambda: even)
     with pytest.raises(InvalidParameter, match="columns of norm 5 at most, but this C has one of 7;"):
         found.check_belongs(found.sensitivity, lambda: uneven)
+    for change in ({"epsilon": 0.9}, {"delta": 1e-7}, {"sampling_probability": 0.5}):
+        with pytest.raises(InvalidParameter, match="calibrate again"):
+            replace(found, **change).check_belongs(found.sensitivity, lambda: even)
 
 
 @pytest.mark.parametrize("changed", [None, "value", "kind", "rule", "participation"])

@@ -161,6 +161,9 @@ def test_a_short_last_epoch_is_calibrated_for_bins_that_are_given() -> None:
     held = calibrate_bins(base, epsilon=4.0, delta=1e-4, bins=16, method="deterministic")
     assert held.epochs == 4 and held.sensitivity.participation == {"kind": "balls_in_bins", "bins": 16, "epochs": 4}
     held.check_belongs(base.certificate.sensitivity, lambda: base.strategy)
+    for change in ({"epsilon": 3.0}, {"delta": 1e-5}, {"sigma_of_sums": held.sigma_of_sums / 2}, {"clip_norm": 2.0}):
+        with pytest.raises(InvalidParameter, match="calibrate again"):
+            replace(held, **change)
 
 
 @pytest.mark.parametrize(

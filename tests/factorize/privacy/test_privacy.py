@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dp_accounting
 import numpy as np
@@ -22,7 +23,7 @@ from factorize.accounting.loss_laws import PoissonLaw
 from factorize.errors import InvalidParameter, UnsupportedAdjacency
 from factorize.factors.sensitivity import Sensitivity
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
-from factorize.privacy import BestOf, PrivacyTarget, calibrate
+from factorize.privacy import BestOf, Calibration, PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.receipt import Receipt
 from factorize.training.statement import PrivacyStatement
@@ -240,8 +241,31 @@ def test_the_rates_of_an_attack_are_those_of_the_normal_laws(mu: float, rate: fl
     assert plain.attack_advantage == pytest.approx(2 * norm.cdf(at_noise / 2) - 1, rel=1e-8)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sigma_of_sums": 1.0},
+        {"clip_norm": 2.0},
+        {"adjacency": Adjacency.REPLACE_ONE},
+        {"sensitivity": Sensitivity(3.0, "exact", "by hand", {"kind": "single"})},
+        {"noise_multiplier": 9.0},
+        {"epsilon": 0.5},
+        {"delta": 1e-9},
+        {"mu": 0.1},
+        {"rho": 0.01},
+    ],
+)
+def test_a_calibration_whose_numbers_are_replaced_is_refused(change: dict[str, Any]) -> None:
+    made = calibrate(Certified(), PrivacyTarget(epsilon=1.0, delta=1e-5))
+    assert replace(made, divisor=7).sigma_of_means == pytest.approx(made.sigma_of_sums / 7)
+    with pytest.raises(InvalidParameter, match="calibrate again"):
+        replace(made, **change)
+
+
 def test_under_a_sampling_epsilon_and_delta_bound_an_attack() -> None:
-    weak = replace(calibrate(Certified(), PrivacyTarget(mu=3.0)), epsilon=0.5, delta=1e-5)
+    plain = calibrate(Certified(), PrivacyTarget(mu=3.0))
+    with mock.patch.object(Calibration, "_level_holds", return_value=True):  # as that of a sampling, by its own law
+        weak = replace(plain, epsilon=0.5, delta=1e-5)
     assert weak.attack_advantage == pytest.approx(math.tanh(0.25) + 2e-5 / (1 + math.exp(0.5)))
     assert weak.true_positive_rate(0.01) == pytest.approx(0.01 * math.exp(0.5) + 1e-5)
     assert weak.true_positive_rate(0.9) == pytest.approx(1 - (1 - 0.9 - 1e-5) / math.exp(0.5))
