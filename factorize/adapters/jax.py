@@ -171,7 +171,8 @@ class _CorrelatedNoise(Secret):
         own, seal = self._commitment(updates), seal_of(state.step, state.buffers)
         for leaf in jax.tree.leaves(updates):
             refuse_unfit(leaf)
-        updates, step = self._guard.take(updates, state.step, state.commitment, own, seal)
+        specs = tuple(specs_of(self._specs, updates))
+        updates, step = self._guard.take(updates, state.step, state.commitment, own, seal, specs)
         # 32 bits have no 64 leading zeros, so this adds 0. It makes XLA read what the seal is of before the buffers are
         # written, which it would copy otherwise.
         step = step + (jax.lax.clz(seal) >> 6).astype(step.dtype)
@@ -182,7 +183,7 @@ class _CorrelatedNoise(Secret):
         except ValueError as reason:
             message = f"the gradients do not match the parameters that init was given: {str(reason)[:200]}"
             raise InvalidParameter(message, field="parameters") from None
-        draw = partial(self._drawn, specs=tuple(specs_of(self._specs, updates)))
+        draw = partial(self._drawn, specs=specs)
         noisy, kept = with_auto_axes(draw, step, leaves, held, lies_as=(leaves, held))
         after = shape.unflatten(kept) if streams else ()
         return shape.unflatten(noisy), NoiseState(step + 1, after, sealed(own, seal_of(step + 1, after)))

@@ -18,10 +18,11 @@ import optax
 from jax import numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
+from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from factorize.adapters.jax_sums import disclose, enclose
-from factorize.adapters.jax_table import manual_axes, place_of, with_auto_axes
+from factorize.adapters.jax_table import manual_axes, place_of, replica_axes, with_auto_axes
 from factorize.client.single_use import NoiseUse
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import refuse_infinite
@@ -46,7 +47,13 @@ class StepGuard:
         self._use, self._steps, self._auditor, self._clip_norm = NoiseUse(commitment), steps, auditor, clip_norm
 
     def take(
-        self, updates: optax.Updates, step: jax.Array, commitment: jax.Array, own: np.ndarray, seal: jax.Array
+        self,
+        updates: optax.Updates,
+        step: jax.Array,
+        commitment: jax.Array,
+        own: np.ndarray,
+        seal: jax.Array,
+        specs: Sequence[PartitionSpec | None],
     ) -> tuple[optax.Updates, jax.Array]:
         """Return updates and step, if the step is the next one of this run; call it for each of them.
 
@@ -56,10 +63,11 @@ class StepGuard:
             commitment: commitment of the state.
             own: the commitment that the state must have, before it is sealed.
             seal: the seal of the state.
+            specs: PartitionSpec of each leaf inside shard_map, None outside.
 
         Raises:
             InvalidParameter: vmap; or, where their values are known, a step that was taken, another run's state, one
-                that was changed, or updates that are not finite.
+                that was changed, or updates that are not finite, or not the same on all devices that hold them.
             InvalidParticipation: the auditor has recorded another step, or a batch that has no such sum.
         """
         updates, step, commitment = _refuse_vmap((updates, step, commitment))
@@ -68,9 +76,15 @@ class StepGuard:
         norm = jnp.sqrt(jnp.stack([jnp.square(leaf).sum() for leaf in leaves]).sum()) if self._auditor else 0.0
         if _known(step, commitment, finite, seal):
             self._take(own, step, commitment, finite, seal, 0, norm, lags=False)
+        elif type(finite).__name__ == "ShardMapTracer":
+            raise InvalidParameter(
+                "this shard_map runs without jit, where JAX goes on after a device's refusal; put jax.jit around it",
+                field="updates",
+            )
         else:
             place = place_of(manual_axes())
-            io_callback(lambda *values: self._take(own, *values), None, step, commitment, finite, seal, place, norm)
+            values = step, commitment, finite, seal, place, norm, _alike(leaves, specs)
+            io_callback(lambda *values: self._take(own, *values), None, *values)
         return updates, step
 
     def close(self) -> None:
@@ -86,10 +100,17 @@ class StepGuard:
         seal: ArrayLike,
         place: ArrayLike,
         norm: ArrayLike,
+        alike: ArrayLike = True,
         *,
         lags: bool = True,
     ) -> None:
         refuse_infinite("sum", finite=bool(finite))
+        if not alike:
+            raise InvalidParameter(
+                "by specs= the sums are whole on several devices, which hold different ones, so their differences "
+                "would have no noise; add them up over the devices before: jax.lax.psum(sums, axis_name)",
+                field="specs",
+            )
         held = np.asarray(commitment)
         if not np.array_equal(held[1:], own[1:]):
             raise InvalidParameter(
@@ -112,6 +133,16 @@ class StepGuard:
         if self._auditor is not None:
             self._auditor.check_release(int(step), float(norm), self._clip_norm, lags=lags)
         self._use.take(int(step), int(place))
+
+
+def _alike(leaves: Sequence[jax.Array], specs: Sequence[PartitionSpec | None]) -> ArrayLike:
+    """Return whether the devices that hold the same entries hold the same numbers, by hashes of their bits."""
+    alike, held = jnp.array(True), [replica_axes(leaf, spec) for leaf, spec in zip(leaves, specs, strict=True)]
+    for axes in {axes for axes in held if axes}:
+        bits = _bits([leaf for leaf, own in zip(leaves, held, strict=True) if own == axes])
+        largest = jax.lax.pmax(jnp.stack([bits, ~bits]), axes)
+        alike &= largest[0] == ~largest[1]
+    return alike
 
 
 _RAW_ARGUMENTS = ("value", "grad", "loss")

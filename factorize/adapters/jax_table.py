@@ -215,6 +215,12 @@ def _names(spec: PartitionSpec, side: int) -> tuple[str, ...]:
     return (named,) if isinstance(named, str) else tuple(named)
 
 
+def replica_axes(leaf: jax.Array, spec: PartitionSpec | None) -> tuple[str, ...]:
+    """Return the axes along which the devices in shard_map hold the same entries of a leaf; none outside."""
+    cut = {name for side in range(leaf.ndim) for name in _names(spec or PartitionSpec(), side)}
+    return tuple(name for name in manual_axes() if name not in cut)
+
+
 def place_of(names: tuple[str, ...]) -> ArrayLike:
     """Return the number of this device along axes of the mesh."""
     place: ArrayLike = 0

@@ -35,3 +35,6 @@ def test_eight_devices_make_the_noise_of_one() -> None:
     explicit = kinds["explicit"]
     assert explicit["same bits"] and not explicit["collectives"] and explicit["job"] < 1e-5
     assert kinds["buffered"]["buffers"] == [9, 36, 15, 36]  # 3 vectors of 24/8, 3 x 8/2, 5 and 16 x 6/8 entries
+    equal, unjitted, differing = kinds["differing"]
+    assert equal == "not refused" and "runs without jit, where JAX goes on after a device's refusal" in unjitted
+    assert "whole on several devices, which hold different ones" in differing and "psum" in differing

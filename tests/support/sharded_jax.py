@@ -131,7 +131,22 @@ def with_explicit_axes() -> dict[str, Any]:
     return {"same bits": bool(np.array_equal(*found)), "collectives": EXCHANGED.findall(update.as_text()), "job": off}
 
 
+def of_sums_that_differ(mesh: Mesh) -> list[str]:
+    """Return how sums are refused that nobody added up over the devices, and a shard_map without jit."""
+    made, said = handmade(strategies(N)["dense"]), []
+    noise = correlated_noise(made, calibrate(made.sensitivity, PrivacyTarget(mu=1.0)), seed=7 << 64, specs=P())
+    mapped = jax.shard_map(noise.update, mesh=mesh, in_specs=(P("data"), P()), out_specs=P(), check_vma=False)
+    for update, sums in ((jax.jit(mapped), jnp.zeros(8)), (mapped, jnp.zeros(8)), (jax.jit(mapped), jnp.arange(8.0))):
+        try:
+            jax.block_until_ready(update(sums, noise.init(jnp.zeros(2))))
+            said.append("not refused")
+        except (InvalidParameter, jax.errors.JaxRuntimeError) as reason:
+            said.append(str(reason))
+    return said
+
+
 if __name__ == "__main__":
     grid = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
     kinds = {name: found(name, grid) for name in ("buffered", "redrawn", "dense")}
-    print(json.dumps({**kinds, "explicit": with_explicit_axes()}))
+    explicit = with_explicit_axes()
+    print(json.dumps({**kinds, "explicit": explicit, "differing": of_sums_that_differ(grid)}))
