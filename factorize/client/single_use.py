@@ -92,19 +92,21 @@ class NoiseUse:
                 "both would release the same noise; make the generator after the fork, in the one process that trains",
                 field="process",
             )
-        if self._rows not in self._all():
-            self._begin()
-        first = self._next.get(place, self._begun)
-        if step < first:
-            raise InvalidParameter(
-                f"the noise of steps up to {first - 1} was used before, so using that of step {step} again reveals "
-                "the difference between two releases; continue from the newest state, or give another run its own "
-                "seed, secrets.randbits(128). If nobody has seen what was released since, call close() and repeat the "
-                "steps, or continue in a new process",
-                field="step",
-            )
-        self._next[place] = step + 1
-        self._rows.stop = max(self._rows.stop, step + 1)
+        with _LOCK:  # Of two threads that ask for one step, the second is refused.
+            if self._rows not in self._all():
+                self._begin()
+            first = self._next.get(place, self._begun)
+            if step >= first:
+                self._next[place] = step + 1
+                self._rows.stop = max(self._rows.stop, step + 1)
+                return
+        raise InvalidParameter(
+            f"the noise of steps up to {first - 1} was used before, so using that of step {step} again reveals "
+            "the difference between two releases; continue from the newest state, or give another run its own "
+            "seed, secrets.randbits(128). If nobody has seen what was released since, call close() and repeat the "
+            "steps, or continue in a new process",
+            field="step",
+        )
 
     def refuse_back(self, step: int) -> None:
         """Refuse to go back before steps whose rows were handed out here.
@@ -160,4 +162,4 @@ class NoiseUse:
 
 _ROWS: dict[str, list[_Rows]] = {}
 """The rows that generators of this process have handed out or may hand out, by commitment of seed and factorization."""
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.client import NoiseGenerator, even_shard
 from factorize.client.noise_source import noise_source
 from factorize.client.regions import Region
+from factorize.client.single_use import NoiseUse
 from factorize.errors import InvalidParameter
 from factorize.factors.sensitivity import Sensitivity
 from factorize.privacy import PrivacyTarget, calibrate
@@ -153,6 +156,33 @@ def test_rows_stay_used_when_their_generator_is_gone() -> None:
         fresh.next()
     fresh.load_state_dict(early)
     fresh.next()
+
+
+def test_one_of_two_threads_gets_a_row() -> None:
+    """As of a server that answers two requests at once: each would release another sum with one row."""
+    use, both, found = NoiseUse("of two threads"), threading.Barrier(2), []
+
+    class Meeting(dict[int, int]):
+        def get(self, *given: Any) -> Any:
+            known = super().get(*given)
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.3)
+            return known
+
+    def take() -> None:
+        try:
+            use.take(0)
+            found.append("a row")
+        except InvalidParameter as reason:
+            found.append(str(reason)[:40])
+
+    use._next = Meeting()
+    threads = [threading.Thread(target=take) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == ["a row", "the noise of steps up to 0 was used befo"]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
