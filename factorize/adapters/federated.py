@@ -143,10 +143,16 @@ class FederatedRounds(Secret):
         self._sum = GroupedSum(size)
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
         self._broken, self._lock = False, RLock()
-        self._unlock = weakref.finalize(self, RunLock(self.path, field="path", alone=True).release)
-        if self.path.exists():
-            self._load()
-        self._begin(receipt, held)
+        try:
+            self._unlock = weakref.finalize(self, RunLock(self.path, field="path", alone=True).release)
+            if self.path.exists():
+                self._load()
+            self._begin(receipt, held)
+        except BaseException:  # a notebook keeps these frames, and noise and lock would refuse the next rounds
+            del self._noise
+            if hasattr(self, "_unlock"):
+                self._unlock()
+            raise
 
     @property
     def step(self) -> int:
@@ -345,6 +351,8 @@ class FederatedRounds(Secret):
         count_step = None
         if receipt is not None:
             refuse_no_receipt(receipt)
+            if receipt.path.resolve() == self.path.resolve():
+                raise InvalidParameter(f"{self.path} is the state; give the receipt a file of its own", field="receipt")
             receipt.refused = self.refused
             receipt.begin(
                 self.statement,

@@ -141,13 +141,17 @@ def make_private(
         noise = correlated_noise(  # its batches are checked below, which may be drawn ahead
             planned.factors, planned.calibration, seed=secret, dtype=dtype, auditor=NOT_LOOKED_AT
         )
-    batches = GuardedBatches(planned.order, planned.auditor, physical=physical_batch_size, examples=examples)
-    statement = planned.statement("per_example")
-    if receipt is not None:
-        seeds = [secret, second_seed(secret)]
-        commitments = [noise_commitment(*pair) for pair in zip(planned.strategies, seeds, strict=False)]
-        planned.begin(receipt, statement, generator="threefry2x32", dtype=dtype, commitments=commitments)
-    gradients = ClippedGradients(loss, clip_norm, squares=planned.moments is not None, batches=batches)
+    try:
+        batches = GuardedBatches(planned.order, planned.auditor, physical=physical_batch_size, examples=examples)
+        statement = planned.statement("per_example")
+        if receipt is not None:
+            seeds = [secret, second_seed(secret)]
+            commitments = [noise_commitment(*pair) for pair in zip(planned.strategies, seeds, strict=False)]
+            planned.begin(receipt, statement, generator="threefry2x32", dtype=dtype, commitments=commitments)
+        gradients = ClippedGradients(loss, clip_norm, squares=planned.moments is not None, batches=batches)
+    except BaseException:  # a notebook keeps this frame, and the noise in it would refuse the next one
+        del noise
+        raise
 
     def update(
         updates: optax.Updates, state: Any, params: optax.Params | None = None, **others: object

@@ -188,16 +188,22 @@ def make_private(
 
     planned, given, mark = agree("the plan of the job", plan_here)
     private = _private(planned, optimizer, ranks, seed=planned.job.noise.secret, auditor=planned.auditor, **options)
-    private.overflow_delta, private.data_mark = planned.overflow_delta, mark
-    wrapped = ExampleGradients(model, mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction)
-    private.rehearsal = Rehearsal(wrapped, private.params, loss, loss_reduction, ranks)
-    loader = PrivateLoader(given, planned, private, private.rehearsal, axis=0 if batch_first else 1)
-    notes = (*given.replaced, *([] if joint else _rate_notes(optimizer, private, planned)))
-    statement = replace(planned.statement("per_example" if callable(loss) else loss), replaced=notes)
-    if receipt is not None and own_rank() == 0:
-        noises = [private.noise] if planned.moments is None else [private.noise, private.second_noise]
-        commitments, generator = [noise.commitment for noise in noises], private.noise.generator
-        planned.begin(receipt, statement, generator=generator, dtype="float32", commitments=commitments)
+    noises = [private.noise] if planned.moments is None else [private.noise, private.second_noise]
+    try:
+        private.overflow_delta, private.data_mark = planned.overflow_delta, mark
+        wrapped = ExampleGradients(model, mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction)
+        private.rehearsal = Rehearsal(wrapped, private.params, loss, loss_reduction, ranks)
+        loader = PrivateLoader(given, planned, private, private.rehearsal, axis=0 if batch_first else 1)
+        notes = (*given.replaced, *([] if joint else _rate_notes(optimizer, private, planned)))
+        statement = replace(planned.statement("per_example" if callable(loss) else loss), replaced=notes)
+        if receipt is not None and own_rank() == 0:
+            commitments, generator = [noise.commitment for noise in noises], private.noise.generator
+            planned.begin(receipt, statement, generator=generator, dtype="float32", commitments=commitments)
+    except BaseException:  # a notebook keeps these frames, and the generators in them would refuse the next ones
+        noises.clear()
+        for name in ("noise", "second_noise"):
+            private.__dict__.pop(name, None)
+        raise
     return Private(wrapped, private, loader, statement)
 
 

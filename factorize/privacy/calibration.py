@@ -24,7 +24,7 @@ from factorize.format.manifest import CertifiedFactors, certified
 from factorize.numbers.gaussian import gaussian_delta, gaussian_epsilon, mu_of, rho_of
 from factorize.numbers.scalars import double_above, finite_real, multiplier_of, whole_number, within_scale
 from factorize.privacy.adjacency import Adjacency
-from factorize.privacy.question import PrivacyTarget, Question
+from factorize.privacy.question import GivenNoise, PrivacyTarget, Question
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 """The false-positive rates at which answers state the largest true-positive rate."""
@@ -381,6 +381,9 @@ def calibrate(
         epsilon, delta = asked.epsilon, asked.delta
         if epsilon is None and delta is not None:
             epsilon = gaussian_epsilon(delta, mu)
+    elif not isinstance(asked, GivenNoise):
+        message = f"the target is a bare {type(asked).__name__}; give a PrivacyTarget(epsilon=..., delta=...)"
+        raise InvalidParameter(message, field="target")
     else:
         sigma = asked.sigma
         z = multiplier_of(sigma, clip_norm=clip, sensitivity=largest)

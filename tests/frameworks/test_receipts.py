@@ -142,6 +142,27 @@ def test_a_jax_job(tmp_path: Path, sampling: str) -> None:
     assert document["model"] == model_digest({"weights": np.asarray(weights)})
 
 
+@pytest.mark.single_use
+@pytest.mark.parametrize("door", ["torch", "joint", "jax"])
+def test_a_receipt_that_is_mended_does_not_refuse_the_job_after_it(tmp_path: Path, door: str) -> None:
+    """As in a notebook, which keeps the frames of the call that failed, and with them a noise that nobody can close."""
+    (tmp_path / "odd.json").write_text("no receipt")
+    kept, solving = [], Solving(tmp_path)
+
+    def make(name: str) -> None:
+        receipt = Receipt(tmp_path / name)
+        if door == "jax":
+            job = {"loss": lambda w, x: (w * x).sum(), "examples": EXAMPLES, "receipt": receipt}
+            make_private_jax("auto", solve=solving, **job, **COMMON)
+        else:
+            torch_job(receipt, solving, **({"adam": True, "adaptive": "joint"} if door == "joint" else {}))
+
+    with pytest.raises(InvalidParameter, match="is not a receipt, or is damaged") as refusal:
+        make("odd.json")
+    kept.append(refusal)
+    make("receipt.json")
+
+
 def assert_open(folder: Path, solving: Solving, steps: int) -> None:
     text = (folder / "receipt.json").read_bytes()
     report = check_receipt(text, [path.read_bytes() for path in solving.files])

@@ -49,8 +49,8 @@ def factors() -> Factorization:
 
 def rounds_in(folder: Path, factors: Factorization, **options: Any) -> FederatedRounds:
     settings: dict[str, Any] = {"clients": len(FLEET), "clients_a_round": PLANNED, "clip_norm": 0.5, "seed": SEED}
-    target = PrivacyTarget(epsilon=4.0, delta=1e-5)
-    return FederatedRounds(folder / "state", factors, target, **{"model": MODEL, **settings, **options})
+    settings |= {"target": PrivacyTarget(epsilon=4.0, delta=1e-5), "model": MODEL}
+    return FederatedRounds(folder / "state", factors, **{**settings, **options})
 
 
 def answer(client: str, step: int) -> list[np.ndarray]:
@@ -494,3 +494,21 @@ def test_an_update_that_is_read_while_another_thread_closes_counts_in_its_own_ro
         rounds.stop()
     for one, other in zip(*means, strict=True):
         assert all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
+
+
+@pytest.mark.single_use
+def test_a_mistake_that_is_mended_does_not_refuse_the_rounds_after_it(tmp_path: Path, factors: Factorization) -> None:
+    """As in a notebook, which keeps the frames of the call that failed."""
+    kept = []
+    (tmp_path / "odd.json").write_text("no receipt")
+    for mistake, said in [
+        ({"receipt": Receipt(tmp_path / "odd.json")}, "is not a receipt, or is damaged"),
+        ({"receipt": Receipt(tmp_path / "state")}, "is the state; give the receipt a file of its own"),
+        ({"target": 4.0}, "the target is a bare float; give a PrivacyTarget"),
+    ]:
+        with pytest.raises(InvalidParameter, match=said) as refusal:
+            rounds_in(tmp_path, factors, **mistake)
+        kept.append(refusal)
+    rounds = rounds_in(tmp_path, factors, receipt=Receipt(tmp_path / "receipt.json"))
+    one_round(rounds)
+    rounds.stop()
