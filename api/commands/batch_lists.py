@@ -75,7 +75,8 @@ def _read_grid(path: Path) -> Iterator[Item]:
     base = _table(document, "spec", path)
     axes = _axes(_table(document, "grid", path), path)
     excluded = [_flat(table) for table in _excludes(document, path)]
-    _check_exclude_fields(excluded, set(axes) | set(_flat(base)), path)
+    leaves = (_flat({field: value}) for field, values in axes.items() for value in values)
+    _check_exclude_fields(excluded, set(_flat(base)).union(*leaves), path)
     _check_count(math.prod(map(len, axes.values())), path)
     for chosen in itertools.product(*axes.values()):
         values = dict(zip(axes, chosen, strict=True))
@@ -129,7 +130,7 @@ def _axes(grid: Mapping[str, object], path: Path) -> dict[str, list[object]]:
 def _check_exclude_fields(excluded: list[dict[str, object]], fields: set[str], path: Path) -> None:
     """Refuse a misspelt field, which would exclude nothing, silently."""
     for field in itertools.chain(*excluded):
-        if not any(field == name or field.startswith(f"{name}.") for name in fields):
+        if field not in fields:
             raise InvalidParameter(
                 f"{path}: [[exclude]] names {field!r}, which neither [grid] nor [spec] sets; "
                 f"they set {', '.join(sorted(fields)) or 'nothing'}"

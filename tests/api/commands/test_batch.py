@@ -93,6 +93,10 @@ def test_toml_values_that_json_has_not_are_bad_specs(tmp_path: Path, value: str)
         ("[grid]\nn = []\n", "lists no value; give one"),
         ('[grid]\nworkload = [{kind = "prefix", n = 4}]\nn = [4]\n', "a part of it"),
         ("[grid]\nn = [4]\n[[exclude]]\nm = 4\n", "neither [grid] nor [spec] sets"),
+        (
+            '[grid]\nn = [4]\nmechanism = [{kind = "dense"}]\n[[exclude]]\n"mechanism.knd" = "dense"\n',
+            "'mechanism.knd'",
+        ),
         ("[spec]\nworkload = 3\n[grid]\nn = [4]\n", "'workload' in [spec] is a value"),
         ("[grid]\nn = [4]\n[[exclude]]\nn = 4\n", "contains no spec"),
         ("[grid]\nn = [4]\n[[exclude]]\n", "not empty"),
