@@ -27,7 +27,7 @@ UNITS = {"float32": SINGLE, "float64": DOUBLE}
 MAX_SINGLE_ALLOWANCE, MAX_ALLOWANCE = 1e-3, 1e-2
 """The largest allowances: of a float32 state that nobody asked for by name, and of any state."""
 ROW_SUM_ALLOWANCE = 2.0**-20
-"""The allowance where rows of C^-1 are summed in float64, enough while (n + 2) 2^-53 | |C| |C^-1| | is below it."""
+"""The allowance where rows of C^-1 are summed in float64; `covering` enlarges rows whose sums may lose half of it."""
 _SLACK = 1 + 2.0**-16  # It covers the roundings of the allowance itself.
 
 

@@ -21,6 +21,7 @@ _UNIT = 2.0**-53
 _UNDERFLOW = 2.0**-1060  # A product of n terms loses less by underflow, for any n here.
 _SCALINGS = 16  # The roundings of an entry of N after F was bounded, by 1 + f and by scales of rows and columns.
 _FFT = 16.0  # An FFT errs by several times less than this number times log2(2n) u |a| |b|.
+_ROW_SUMS = 2.0**-21  # Sums of rows with draws lose at most F's bound; up to this much the noise allows for it.
 _SUMS = 2.0**-30  # Sums of squares over blocks of up to 256 x 16,384 entries lose a smaller share.
 _BLOCK = 256
 
@@ -55,14 +56,19 @@ def cover_column(column: np.ndarray, inverse: np.ndarray) -> np.ndarray:
 
 
 def covering(defect: float) -> float:
-    """Return 1 + f for a bound on |F|; raise InvalidStrategy where it is above 2^-7, or not finite."""
+    """Return 1 + f for a bound on |F|, and on what sums of rows lose where that is more than the noise allows for.
+
+    Raises:
+        InvalidStrategy: the bound is above 2^-7, or not finite.
+    """
     if not defect <= MAX_DEFECT:
         raise InvalidStrategy(
             "C is too ill-conditioned to make noise from C^-1: C times its computed inverse differs from I by up to "
             f"{defect:.3g}, and the limit is {MAX_DEFECT:g}; use a structure with a recurrence (banded, buffered), or "
             "scale the workload towards 1"
         )
-    return (1.0 / (1.0 - defect)) * (1 + 4 * _UNIT)
+    lost = defect if defect <= _ROW_SUMS else 2 * defect
+    return (1.0 / (1.0 - lost)) * (1 + 4 * _UNIT)
 
 
 def defect(array: np.ndarray, inverse: np.ndarray) -> float:
@@ -90,7 +96,7 @@ def column_defect(column: np.ndarray, inverse: np.ndarray) -> float:
     if direct:
         return _bound(rest, sizes, n)
     lengths = float(np.linalg.norm(column) * np.linalg.norm(inverse))
-    return _bound(rest + n * _FFT * math.log2(2 * n) * _UNIT * lengths, sizes, 0)
+    return _bound(rest + n * _FFT * math.log2(2 * n) * _UNIT * lengths, sizes, n)
 
 
 def _bound(rest: float, sizes: float, terms: int) -> float:
