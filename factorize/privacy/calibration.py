@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity, certified_value, differing
 from factorize.format.manifest import CertifiedFactors, certified
-from factorize.numbers.gaussian import gaussian_delta, gaussian_epsilon, mu_of, rho_of
+from factorize.numbers.gaussian import MAX_NOISE_MULTIPLIER, gaussian_delta, gaussian_epsilon, mu_of, rho_of
 from factorize.numbers.scalars import double_above, finite_real, multiplier_of, whole_number, within_scale
 from factorize.privacy.adjacency import Adjacency
 from factorize.privacy.question import GivenNoise, PrivacyTarget, Question
@@ -112,8 +112,9 @@ class Calibration:
             remedy = "give the fixed public divisor of the means, or leave it out for sums"
             whole_number("divisor", self.divisor, remedy=remedy)
         most = self._multiplier * (1 + _CONTRADICTION)
-        mu = mu_of(most)
-        if not (self.noise_multiplier <= most and self.mu >= mu and self.rho >= rho_of(most) and self._level_holds(mu)):
+        mu, rho = mu_of(most), rho_of(most)
+        follows = self.noise_multiplier <= most and self.mu >= mu and self.rho >= rho
+        if not follows or not self._level_holds(max(mu, 1 / MAX_NOISE_MULTIPLIER)):
             raise self._contradiction()
 
     def _contradiction(self) -> InvalidParameter:

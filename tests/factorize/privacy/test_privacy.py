@@ -25,6 +25,7 @@ from factorize.factors.sensitivity import Sensitivity
 from factorize.numbers.gaussian import gaussian_epsilon, noise_multiplier_for_epsilon
 from factorize.privacy import BestOf, Calibration, PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
+from factorize.privacy.question import GivenNoise
 from factorize.training.receipt import Receipt
 from factorize.training.statement import PrivacyStatement
 
@@ -258,6 +259,7 @@ def test_the_rates_of_an_attack_are_those_of_the_normal_laws(mu: float, rate: fl
 def test_a_calibration_whose_numbers_are_replaced_is_refused(change: dict[str, Any]) -> None:
     made = calibrate(Certified(), PrivacyTarget(epsilon=1.0, delta=1e-5))
     assert replace(made, divisor=7).sigma_of_means == pytest.approx(made.sigma_of_sums / 7)
+    assert calibrate(Certified(), GivenNoise(sigma=2e8, delta=1e-5)).epsilon == 0.0  # at the limit of what is served
     with pytest.raises(InvalidParameter, match="calibrate again"):
         replace(made, **change)
 
