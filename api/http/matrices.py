@@ -200,7 +200,7 @@ async def get_errors(call: ReadCall, name: str) -> Response:
             "queries": curve.queries.tolist(),
             "errors": curve.ours.tolist(),
             "independent": curve.independent.tolist(),
-            "rmse": factorization.certificate.loss.rmse,
+            "rmse": factorization.manifest.certificate["loss"]["rmse"],
             "lower_bound": bound_per_query(factorization),
         }
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from factorize.api.pictures.cell_grid import CellGrid, whole_matrix
 from factorize.errors import InvalidParameter
+from factorize.factors.certificate import Certificate
 from factorize.factors.sensitivity import sensitivity_of
 from factorize.format.labels import describe_spec
 from factorize.structures.toeplitz import ToeplitzMatrix
@@ -155,7 +156,7 @@ def error_curve(factorization: Factorization, *, queries: int = MAX_QUERIES) -> 
     workload = _row_norms(spec.workload.row_block, chosen, spec.workload.n)
     return ErrorCurve(
         queries=chosen + 1,
-        ours=factorization.certificate.sensitivity.value * ours,
+        ours=Certificate.of(factorization.manifest).sensitivity.value * ours,
         independent=sensitivity_of(identity, spec.participation).value * workload,
     )
 
@@ -177,7 +178,7 @@ def bound_per_query(factorization: Factorization) -> float | None:
 
     Only the mean objective bounds the plain average of the errors; `weighted` bounds it under its weights.
     """
-    bound, objective = factorization.certificate.lower_bound, factorization.spec.objective
+    bound, objective = Certificate.of(factorization.manifest).lower_bound, factorization.spec.objective
     if bound is None or not (objective.uniform or objective.listed):
         return None
     m = factorization.spec.workload.m

@@ -64,9 +64,14 @@ class Factors(CertifiedFactors):
 
     @cached_property
     def certificate(self) -> Certificate:
-        """The certificate that the manifest states; it takes pydantic to read."""
+        """The certificate that the manifest states, with the sensitivity compared with that of C; it takes pydantic.
+
+        Raises:
+            CorruptObject: C has a larger sensitivity.
+        """
         from factorize.factors.certificate import Certificate
 
+        _ = self.sensitivity
         return Certificate.of(self.manifest)
 
     def calibrate(

@@ -113,7 +113,7 @@ def read_whole(path: Path) -> Reading:
     noising: np.ndarray | None = None
     with suppress(InvalidStrategy):  # a C may be ill-conditioned
         noising = found.rows("C_inv", 0, stop)
-    return Reading(steps, found.rows("C", 0, stop), noising, _claim(found.sensitivity))
+    return Reading(steps, found.rows("C", 0, stop), noising, _claim(found.certificate.sensitivity))
 
 
 def read_light(path: Path) -> Reading:
