@@ -50,7 +50,7 @@ from factorize.errors import InvalidParameter, NotFound, StoreError
 from factorize.factors.factor_file import load
 from factorize.format.container import local_path
 from factorize.format.labels import describe_part
-from factorize.format.manifest import Manifest
+from factorize.format.manifest import Manifest, certified
 from factorize.format.signatures import check_signature
 from factorize.format.signatures import sign as signed
 from factorize.storage.records import MANIFESTS, name_in
@@ -117,7 +117,7 @@ def show(target: Target, store: str | None = None, explain: Explain = False) -> 
         manifest = results.manifest(full_digest(target, results))
         size = manifest.file.bytes
     else:
-        manifest, size = open_target(target, store).manifest, local_path(target).stat().st_size
+        manifest, size = certified(open_target(target, store)).manifest, local_path(target).stat().st_size
     solver = manifest.solver
     matrices = {name: manifest.matrix(name) for name in manifest.names}
     kept = ", ".join(f"{name} ({one.structure}, {one.dtype})" for name, one in matrices.items())
