@@ -226,6 +226,11 @@ def refuse_all(rank: int, world: int, folder: str) -> dict[str, str]:
 
     noise.add_to_sum(sums_on(mesh))  # of the same ranks in the same order as the parameters' own
     found["sums on exchanged ranks"] = refused(lambda: noise.add_to_sum(sums_on(DeviceMesh("cpu", [1, 0]))))
+    copies = [distribute_tensor(torch.zeros(4), mesh, [Replicate()])]
+    twice = noise_for("blt", copies)
+    twice.add_to_sum([torch.ones(4) * (1 + 1e-6 * rank)])
+    found["sums of replicas"] = refused(lambda: twice.release([torch.full((4,), float(rank))]))
+    twice.close()
     found["other names"] = refused(lambda: agreement.agree(f"call of rank {rank}", lambda: (None, {})))
     agreement.PATIENCE = 1.0
     found["one fails"] = refused(
@@ -263,6 +268,7 @@ EXPECTED = {
     "whole sums": "redistribute",
     "partial sums": "redistribute",
     "sums on exchanged ranks": r"on ranks \[1, 0\]\) does not match",
+    "sums of replicas": "ranks that hold the same entries have different sums",
     "other names": "different places in the program",
     "one fails": "rank 1 failed|division",
     "one leaves": "rank 1 did not answer within 1 s",

@@ -191,6 +191,25 @@ class ShardLayout:
         """The number of entries of each tensor on this rank."""
         return [math.prod(part.local) for part in self.parts]
 
+    def compare_replicas(self, parts: Sequence[torch.Tensor]) -> None:
+        """Refuse sums that differ on ranks which hold the same entries; all ranks call it, where there are replicas.
+
+        They may differ by rounding, as on devices whose sums have no fixed order.
+
+        Raises:
+            InvalidParameter: they differ by more than a thousandth of their norm, or a rank does not come.
+        """
+        held = dict[str, list[float]]()
+        for placed, part in zip(self.parts, parts, strict=True):
+            pairs = zip(placed.placements, placed.mesh.get_coordinate() if placed.mesh else (), strict=True)
+            place = [None if placement.is_replicate() else index for placement, index in pairs]
+            if None in place:
+                own = held.setdefault(f"{placed.placements} {place}", [0.0, 0.0])
+                own[0] += float(part.sum(dtype=torch.float64))
+                own[1] = math.hypot(own[1], float(torch.linalg.vector_norm(part, dtype=torch.float64)))
+        if held:  # on all ranks or on none, since placements are the same
+            settle("the sums", {"sums": held}, _refuse_other_sums)
+
     def document(self) -> JsonObject:
         """Return the values that must be the same on all ranks, as plain JSON."""
         meshes = {tuple(part.mesh.mesh.flatten().tolist()) for part in self.parts if part.mesh is not None}
@@ -315,6 +334,19 @@ def values_sum(tensors: Iterable[torch.Tensor]) -> str:
     words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     sums = [int(t.detach().contiguous().view(words[t.element_size()]).sum(dtype=torch.int64)) for t in tensors]
     return hashlib.sha256(repr(sums).encode()).hexdigest()
+
+
+def _refuse_other_sums(told: Sequence[Mapping[str, Mapping[str, list[float]]]]) -> None:
+    """Refuse (sum, norm) of the same entries that differ."""
+    for name in {name for each in told for name in each["sums"]}:
+        found = np.array([each["sums"][name] for each in told if name in each["sums"]])
+        if (np.ptp(found, axis=0) > 1e-3 * found[:, 1].max()).any():
+            raise InvalidParameter(
+                "ranks that hold the same entries have different sums, and all would add the same noise, so their "
+                "differences would have none; add them up over the replicas first (all_reduce, or redistribute() "
+                "from Partial)",
+                field="parameters",
+            )
 
 
 def _side(place: Placement, sides: int) -> int | None:
