@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 class CorrelatedAggregator(ModelAggregator):
     """The noisy mean of the clients' weight differences, as a weight difference without metrics.
 
+    A client may answer with whole weights if the workflow is a `CorrelatedFedAvg`, which says what it was given.
+
     Its round is the workflow's: if a server that was killed takes its last released round again, the answers are
     dropped and the same bits are returned.
 
@@ -71,10 +73,12 @@ class CorrelatedAggregator(ModelAggregator):
             return False
         self.rounds.admit([client])
         params = model.params if isinstance(model.params, dict) else {}
-        if model.params_type != ParamsType.DIFF or set(params) != set(self.names):
+        given = self.model if model.params_type == ParamsType.FULL else None
+        if (model.params_type != ParamsType.DIFF and given is None) or set(params) != set(self.names):
             _log.warning("client %r sent no weight difference (params_type DIFF) of the model's parameters", client)
             return self.rounds.add(client, [])
-        return self.rounds.add(client, [params[name] for name in self.names])
+        update = [params[name] for name in self.names]
+        return self.rounds.add(client, update if given is None else map(_difference, update, given))
 
     def aggregate_model(self) -> FLModel:
         """Close the round.
@@ -96,6 +100,12 @@ class CorrelatedAggregator(ModelAggregator):
 
     def reset_stats(self) -> None:
         """Keep the sum, since a round ends only with `aggregate_model`."""
+
+
+def _difference(trained: object, given: np.ndarray) -> np.ndarray:
+    """Return what training has changed; an array of another shape as it is, which the rounds refuse."""
+    part = np.asarray(trained)
+    return np.asarray(part - given if part.shape == given.shape else part)
 
 
 class CorrelatedFedAvg(FedAvg):

@@ -22,7 +22,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
-from nvflare_job import KILLED
+from nvflare_job import FULL, KILLED
 
 from factorize.adapters.federated import FederatedRounds
 from factorize.adapters.nvflare import ClippedUpdates, CorrelatedAggregator, CorrelatedFedAvg
@@ -99,6 +99,22 @@ def test_what_is_wrong_is_refused_and_the_round_goes_on(tmp_path: Path) -> None:
     aggregator.fl_ctx = context(1)
     aggregator.aggregate_model()
     assert rounds.step == 2
+
+
+def test_whole_weights_count_as_what_training_has_changed(tmp_path: Path) -> None:
+    rounds, _ = rounds_in(tmp_path / "whole")
+    aggregator = CorrelatedAggregator(rounds, list(MODEL))
+    aggregator.model = list(MODEL.values())
+    trained = {name: MODEL[name] + array for name, array in update(0, 0).items()}
+    for client, params in enumerate((trained, {**trained, "bias": np.float32(1.0)}, {**trained, "bias": "text"})):
+        aggregator.accept_model(answer(client, 0, params=params, params_type=ParamsType.FULL))
+    aggregator.fl_ctx = context(0)
+    found = aggregator.aggregate_model().params
+    alone, _ = rounds_in(tmp_path / "alone")
+    alone.admit(["0"])
+    alone.add("0", [trained[name] - MODEL[name] for name in MODEL])
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(found.values(), alone.close(), strict=True))
+    assert rounds.refused == {"shape": 2}
 
 
 def test_a_client_has_the_name_that_nvflare_knows(tmp_path: Path) -> None:
@@ -236,11 +252,13 @@ def test_the_simulator_goes_on_with_the_same_bits_after_its_server_was_killed(tm
         if step in (0, KILLED):
             sent = DXO(DataKind.WEIGHT_DIFF, data=update(0, step)).to_shareable()
             expected.add(name, list(from_shareable(filter_of_clients.process(sent, FLContext())).data.values()))
+        if step == FULL:
+            expected.add(name, [new - old for new, old in zip(update(0, step).values(), model, strict=True)])
         model = [old + change for old, change in zip(model, expected.close(), strict=True)]
     with np.load(tmp_path / "model.npz") as saved:
         assert [saved[name].tobytes() for name in MODEL] == [part.tobytes() for part in model]
     rounds, receipt_file = rounds_in(tmp_path, clients_a_round=1)
-    assert rounds.step == N and rounds.refused == {"shape": 1}
+    assert rounds.step == N and not rounds.refused
     assert_proved(tmp_path, receipt_file)
 
 
