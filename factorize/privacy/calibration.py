@@ -119,8 +119,8 @@ class Calibration:
 
     def _contradiction(self) -> InvalidParameter:
         return InvalidParameter(
-            f"sigma_of_sums={self.sigma_of_sums:.6g} does not give the privacy of this calibration at "
-            f"clip_norm={self.clip_norm:g}, as if a number had been replaced; calibrate again with what you want",
+            f"sigma_of_sums={self.sigma_of_sums:.6g} at clip_norm={self.clip_norm:g} is not known to give epsilon="
+            f"{self.epsilon}, delta={self.delta}, mu={self.mu:.6g}, as if a number had been replaced; calibrate again",
             field="calibration",
         )
 
