@@ -93,7 +93,9 @@ def call_seeded(draw: int, call: Callable[[Given], Result], given: Given) -> Res
     """Return the result of a call under random numbers of its own."""
     random.seed(draw)
     np.random.seed(draw)
-    torch.manual_seed(draw)
+    torch.default_generator.manual_seed(draw)  # torch.manual_seed formats the stack for devices not in use
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(draw)
     return call(given)
 
 
