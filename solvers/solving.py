@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import platform
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +15,7 @@ from factorize.errors import extras_named
 from factorize.factors.factorization import Factorization
 from factorize.factors.solution import Draft, Progress, ProgressCallback
 from factorize.numbers.blas_threads import MAX_SIDE_WHOLE, one_blas_thread
+from factorize.numbers.compilations import when_compiling
 from factorize.solvers.evidence_search import begin, with_evidence
 from factorize.solvers.evidence_search import work as evidence_work
 from factorize.solvers.problem import Estimate, Problem, Reporter, refuse_beyond_memory, with_work
@@ -70,7 +70,7 @@ def solve(
         MissingExtra: without the extra `[solve]`, or `[conic]` for the mechanisms that need it.
     """
     relay = _Relay(progress)
-    with relay.compilations():
+    with when_compiling(relay.compiles):
         draft = _search(choose(spec).bind(matrices or {}), relay, evidence)
         relay.enter("certify")
         return Factorization.from_solution(draft.spec, draft.solution, solver=draft.solver)
@@ -84,7 +84,7 @@ def search(spec: SpecSource, *, progress: ProgressCallback | None = None) -> Dra
         progress: see `solve`.
     """
     relay = _Relay(progress)
-    with relay.compilations():
+    with when_compiling(relay.compiles):
         return _search(choose(spec), relay, evidence=True)
 
 
@@ -127,24 +127,10 @@ class _Relay:
         """Say that another phase begins, with what is known so far."""
         self(replace(self._last, phase=phase))
 
-    @contextmanager
-    def compilations(self) -> Iterator[None]:
-        """Say that a kernel is compiled, where the block calls one in this thread that numba's cache has not."""
-        from numba.core.event import Listener, install_listener
-
-        relay, thread = self, threading.get_ident()
-
-        class Compilations(Listener):
-            def on_start(self, _event: object) -> None:
-                if threading.get_ident() == thread:
-                    passed = time.monotonic() - relay._began
-                    relay._callback(replace(relay._last, phase="compile", seconds=passed, seconds_left=None))
-
-            def on_end(self, _event: object) -> None:
-                pass
-
-        with install_listener("numba:compile", Compilations()):
-            yield
+    def compiles(self) -> None:
+        """Say that a kernel is compiled, which numba's cache has not."""
+        passed = time.monotonic() - self._began
+        self._callback(replace(self._last, phase="compile", seconds=passed, seconds_left=None))
 
 
 def _admit(spec: Spec, evidence: bool) -> tuple[Entry, Estimate]:

@@ -22,6 +22,7 @@ from numba.core.typing.context import Context
 from numba.core.typing.templates import Signature
 from numba.extending import intrinsic
 
+from factorize.numbers.compilations import WATCHERS
 from factorize.numbers.kernel_cache import KernelCache
 from factorize.numbers.processor_time import stop_clock
 
@@ -39,13 +40,18 @@ def compile_late(function: Callable[..., object], **options: object) -> Any:
 
 
 class _Compiler(event.Listener):
-    """A listener that stops collector and clock while a thread compiles a function and those that it calls."""
+    """A listener that tells the watchers, and stops collector and clock while a thread compiles.
+
+    A compilation includes those of the functions that are called.
+    """
 
     depth = 0
     collects = False
     clock = ExitStack()
 
     def on_start(self, event: event.Event) -> None:
+        for call in [*WATCHERS.calls]:
+            call()
         if self.depth == 0:
             self.collects = gc.isenabled()
             gc.disable()
@@ -53,7 +59,7 @@ class _Compiler(event.Listener):
         self.depth += 1
 
     def on_end(self, event: event.Event) -> None:
-        if self.depth == 0:  # Another listener ended it before this one saw it begin.
+        if self.depth == 0:  # What a watcher raised ended it.
             return
         self.depth -= 1
         if self.depth > 0:

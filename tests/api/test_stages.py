@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import numba
@@ -42,6 +43,7 @@ def test_a_coarse_grid_is_named_and_comes_first() -> None:
 
 @pytest.mark.parametrize("kernels", [1, 2])
 def test_a_kernel_that_has_to_compile_is_a_phase_and_can_be_cancelled(kernels: int) -> None:
+    importlib.import_module("factorize.numbers.kernel_compiler")  # as the first kernel does
     inner = numba.njit(lambda x: x + 1.0)
     outer = numba.njit(lambda x: inner(x) + 1.0)
     last = ["certify"] + kernels * ["compile"]

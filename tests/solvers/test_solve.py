@@ -134,6 +134,14 @@ def test_importing_the_solvers_loads_no_numerical_back_end():
     assert done.stdout.strip() == "[]"
 
 
+def test_a_solve_that_calls_no_kernel_loads_no_compiler():
+    script = (
+        "import sys, solvers; solvers.solve({'workload': {'kind': 'prefix', 'n': 8}}); print('numba' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 class Forged(Matrix):
     """A matrix whose parts contradict each other: dense() is fine, and what is stored is not."""
 
