@@ -1,11 +1,15 @@
-"""Data sets that name an example more than once: by their indices, in a table twice, or by an item that comes again."""
+"""Data sets that name an example more than once: by their indices, in a table twice, or by an item that comes again.
+
+An item comes again, too, where another one is made of the same entries in another way, as of an image turned around.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import suppress
+from copy import copy
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,6 +21,8 @@ from factorize.errors import InvalidParticipation
 
 _TWINS = 8
 """The number of pairs of equal items, all different, that are no accident; fewer may be rows of different people."""
+Reads = list[tuple[Any, Any]]
+"""Sequences and data sets, and what was read of each."""
 _MAX_COPIES = 10
 """The most copies of a whole data set that are looked for where no part of it has their length."""
 _MAX_LABELED = 20
@@ -30,8 +36,9 @@ def refuse_repeats(dataset: Examples) -> None:
         InvalidParticipation: the data set does, so that these examples take part more often than the participation
             allows.
     """
-    entries, before = entries_of(dataset)[:, :2], Randomness.now()
+    before = Randomness.now()
     try:
+        entries = entries_of(dataset, within=True)[:, :2]
         repeated = len(np.unique(entries, axis=0)) < len(entries) or _has_twins(dataset)
     finally:
         before.restore()
@@ -44,12 +51,20 @@ def refuse_repeats(dataset: Examples) -> None:
         )
 
 
-def entries_of(dataset: Any) -> np.ndarray:
-    """Return for each item of a data set what holds it, its place there, and its index, shape (items, 3)."""
+def entries_of(dataset: Any, *, within: bool = False) -> np.ndarray:
+    """Return for each item of a data set what holds it, its place there, and its index, shape (items, 3).
+
+    Args:
+        dataset: a data set.
+        within: whether a data set that makes each item of the same one of another is told by that one.
+    """
     if isinstance(dataset, Subset):
-        return entries_of(dataset.dataset)[np.asarray(dataset.indices, dtype=np.int64)]
+        return entries_of(dataset.dataset, within=within)[np.asarray(dataset.indices, dtype=np.int64)]
     if isinstance(dataset, ConcatDataset):
-        return np.concatenate([entries_of(part) for part in dataset.datasets])
+        return np.concatenate([entries_of(part, within=within) for part in dataset.datasets])
+    inner = _find_wrapped(dataset) if within else None
+    if inner is not None:
+        return entries_of(inner, within=True)
     chosen: Any = getattr(dataset, "_indices", None)  # of `datasets`, which keep a choice of rows in a table
     rows = chosen.column(0).to_numpy() if hasattr(chosen, "column") else np.arange(len(dataset))
     held = np.column_stack([np.full(len(rows), id(dataset)), rows])
@@ -106,12 +121,85 @@ def _possible_twins(size: int, sized: Iterable[tuple[object, int]]) -> Iterator[
 
 
 def _are_twins(dataset: Examples, pairs: np.ndarray) -> bool:
-    """Return whether the items of each pair are equal, and those of no two pairs."""
+    """Return whether the items of each pair are equal, or made of equal entries, and those of no two pairs."""
+    return any(_are_equal_by(digest, dataset, pairs[:_TWINS]) for digest in (_digest_of_item, _digest_of_origin))
+
+
+def _are_equal_by(digest: Callable[[Examples, int], bytes], dataset: Examples, pairs: np.ndarray) -> bool:
     found = set[bytes]()
     with suppress(Exception):  # an item that cannot be read says so when a step reads it
-        for pair in pairs[:_TWINS].tolist():
-            one, other = (digest_of(call_seeded(0, dataset.__getitem__, place)) for place in pair)
+        for pair in pairs.tolist():
+            one, other = (digest(dataset, place) for place in pair)
             if one != other or one in found:
                 return False
             found.add(one)
     return len(found) == _TWINS
+
+
+def _digest_of_item(dataset: Examples, place: int) -> bytes:
+    return digest_of(call_seeded(0, dataset.__getitem__, place))
+
+
+def _digest_of_origin(dataset: Examples, place: int) -> bytes:
+    """Return a hash of the entries that an item is made of.
+
+    Raises:
+        ValueError: they do not show, or are single numbers, such as labels, which many examples share.
+    """
+    if isinstance(dataset, Subset):
+        return _digest_of_origin(dataset.dataset, dataset.indices[place])
+    if isinstance(dataset, ConcatDataset):
+        part = int(np.searchsorted(dataset.cumulative_sizes, place, side="right"))
+        return _digest_of_origin(dataset.datasets[part], place - [0, *dataset.cumulative_sizes][part])
+    read = _read_for(dataset, place)
+    inner = [_digest_of_origin(held, key) for held, key in read if isinstance(held, Dataset)]
+    entries = [held[key] for held, key in read if not isinstance(held, Dataset)]
+    if not (inner or any(isinstance(each, (str, Mapping)) or _size_of(each) > 1 for each in entries)):
+        raise ValueError("no entry tells examples apart")
+    return inner[0] if len(read) == 1 and inner else digest_of([*entries, *map(bytes.hex, inner)])
+
+
+def _find_wrapped(dataset: Examples) -> Examples | None:
+    """Return the data set whose items another one alters one by one, or None."""
+    with suppress(Exception):
+        for place in {0, len(dataset) // 2, len(dataset) - 1}:
+            ((inner, own),) = _read_for(dataset, place)
+            if own != place or not isinstance(inner, Dataset) or len(inner) != len(dataset):
+                return None
+        return inner
+    return None
+
+
+def _read_for(dataset: Examples, place: int) -> Reads:
+    """Return what is read of the sequences and data sets that a data set holds, to make an item."""
+    read = Reads()
+    watched = copy(dataset)
+    watched.__dict__.update({name: _watch_entries(each, read) for name, each in vars(dataset).items()})
+    call_seeded(0, watched.__getitem__, place)
+    return read
+
+
+def _watch_entries(value: object, read: Reads) -> object:
+    """Return a sequence, or those in a short list or tuple, so that reads of it are noted, or the value itself."""
+    if isinstance(value, (list, tuple)) and len(value) < _TWINS:
+        parts = (_watch_entries(each, read) for each in value)
+        return value if type(value) not in (list, tuple) else [*parts] if isinstance(value, list) else tuple(parts)
+    plain = isinstance(value, (str, bytes, type, Mapping, torch.nn.Module)) or callable(value)
+    return value if plain or not _size_of(value) else _NotedSequence(cast(Examples, value), read)
+
+
+class _NotedSequence:
+    """A sequence that notes which of its entries are read."""
+
+    def __init__(self, held: Examples, read: Reads) -> None:
+        self._held, self._read = held, read
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __getitem__(self, key: int) -> object:
+        self._read.append((self._held, key))
+        return self._held[key]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._held, name)

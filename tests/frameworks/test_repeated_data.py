@@ -35,6 +35,34 @@ class Chosen(Dataset[Any]):
         return x + self.scale * torch.randn(3), y
 
 
+class Turned(Dataset[Any]):
+    """The items of another data set, turned around, with a number of views of each."""
+
+    def __init__(self, base: Any, views: int = 1) -> None:
+        self.base, self.views = base, views
+
+    def __len__(self) -> int:
+        return len(self.base) * self.views
+
+    def __getitem__(self, i: int) -> Any:
+        x, y = self.base[i // self.views]
+        return x.roll(i % self.views) * -1, y
+
+
+class Files(Dataset[Any]):
+    """Names of files, whose contents may be turned around when they are read."""
+
+    def __init__(self, sign: int = 1) -> None:
+        self.samples, self.sign = [(f"{i}.png", int(Y[i])) for i in range(SIZE)], sign
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, i: int) -> Any:
+        name, y = self.samples[i]
+        return self.sign * X[int(name[:-4])], y
+
+
 class Table:
     """As a table of pandas, whose rows keep their names where they are copied."""
 
@@ -75,6 +103,10 @@ class Frame(Dataset[Any]):
         lambda: [HALF[i] for i in range(len(HALF))] * 3,
         lambda: TensorDataset(X[:20].repeat(2, 1), Y[:20].repeat(2)),
         lambda: Frame([*range(25), *range(15)]),
+        lambda: ConcatDataset([DATA, Turned(DATA)]),
+        lambda: ConcatDataset([DATA, Turned(Subset(DATA, [3, 11]))]),
+        lambda: ConcatDataset([Files(), Files(-1)]),
+        lambda: Turned(DATA, views=2),
     ],
 )
 def test_items_that_come_again_are_refused(make: Callable[[], Any]) -> None:
@@ -98,6 +130,8 @@ def test_items_that_come_again_are_refused(make: Callable[[], Any]) -> None:
         TensorDataset((X > 0).float().sort(0).values, torch.arange(SIZE) // 9),
         Chosen(DATA, SIZE, lambda i: {}[i]),
         Frame([*range(SIZE)]),
+        ConcatDataset([Turned(HALF), Subset(DATA, range(20, 40))]),
+        ConcatDataset([Subset(Files(), range(20)), Turned(Subset(Files(), range(20, 40)))]),
     ],
 )
 def test_rows_of_several_people_may_be_equal(data: Any) -> None:
