@@ -19,6 +19,11 @@ MAX_SKETCH_ENTRIES = 1 << 16
 """The most entries of a row: longer ones are folded with random signs, so that 256 kB are kept for each example."""
 TOLERANCE = 1e-3
 """The clip norms by which other examples may move the sum, beyond roundings: one example moves it by up to 1.001."""
+TOLERANCE_OF_REPEATS = 5e-6
+"""The part of a gradient's norm that others may move where it is nearly the same whenever the batch is: a term of small
+weight that mixes examples moves less than `TOLERANCE` at first, and an outlier makes it large."""
+MAX_SPREADS = 8
+"""The most times that other examples may move a gradient farther than the same batch does that is taken again."""
 TOLERANCE_OF_SHAPES = 2e-2
 """The tolerance between batches of different shapes, whose matrix products add up in other orders."""
 SHARE_OF_LARGEST = 1e-3
@@ -66,6 +71,15 @@ class GradientRows(NamedTuple):
         weight = torch.where(counts, (unit / norms).clamp(max=1.0), 0.0).to(self.sketch)[:, None]
         return (self.sketch[places] * weight).masked_fill_(weight == 0, 0.0)
 
+    def moved(self, other: GradientRows, kept: Sequence[tuple[int, int]]) -> float:
+        """Return the most that the gradient of an example differs from that of another pass, in parts of its norm."""
+        mine, theirs = (list(each) for each in zip(*kept, strict=True))
+        norms = [each.norms.nan_to_num(0, 0, 0) for each in (self, other)]
+        largest = max(float(each.max()) for each in norms)
+        own = torch.maximum(norms[0][mine], norms[1][theirs]).clamp(min=SHARE_OF_LARGEST * largest)
+        whole = self.clipped(largest, mine) - other.clipped(largest, theirs)  # clipping hides a scaled gradient
+        return float((whole.norm(dim=1) / own).max()) if largest else 0.0
+
 
 def _rounding(sample: Rows) -> float:
     """Return the relative rounding of a gradient; CUDA devices may make products of float32 in TF32."""
@@ -101,6 +115,7 @@ def difference_of_passes(
     clip_norm: float,
     *,
     examined: bool = False,
+    spread: float | None = None,
 ) -> InvalidParameter | None:
     """Return the error if the examples that stayed have other gradients, or None.
 
@@ -111,6 +126,7 @@ def difference_of_passes(
         counted: False for rows that pad.
         clip_norm: the clip norm.
         examined: whether another pass shows if the others decide which examples have no gradient.
+        spread: how far the gradient of an example moves if the same batch is taken again; None if unknown.
     """
     counts = [True] * len(rows.norms) if counted is None else counted.tolist()
     kept = [(mine, theirs) for mine, theirs in altered.kept if counts[mine]]
@@ -124,11 +140,12 @@ def difference_of_passes(
     unit = min(clip_norm, largest)  # otherwise gradients far below the clip norm would hide it
     moved = rows.clipped(unit, mine) - other.clipped(unit, theirs)
     by = max(float(moved.sum(0).norm()), float(moved.norm(dim=1).max())) / unit
-    own = torch.maximum(norms[0][mine], norms[1][theirs]).clamp(min=SHARE_OF_LARGEST * largest)
-    whole = rows.clipped(largest, mine) - other.clipped(largest, theirs)  # clipping hides a scaled gradient
-    share = float((whole.norm(dim=1) / own).max())
-    rounding = max(rows.rounding, other.rounding)
-    allowed = (TOLERANCE if altered.alike else TOLERANCE_OF_SHAPES) + 4 * rounding * len(kept) ** 0.5
+    share = rows.moved(other, kept)
+    roundings = 4 * max(rows.rounding, other.rounding) * len(kept) ** 0.5
+    allowed = (TOLERANCE if altered.alike else TOLERANCE_OF_SHAPES) + roundings + min(spread or 0.0, TOLERANCE)
+    repeats = altered.alike and spread is not None and share > MAX_SPREADS * spread
+    if repeats and share > TOLERANCE_OF_REPEATS + roundings:
+        allowed = min(allowed, TOLERANCE_OF_REPEATS + roundings)
     with_gradient = [int(norms[0].count_nonzero()), int(norms[1][theirs].count_nonzero())]
     if not examined and max(by, share) <= allowed and with_gradient[0] == 1 < len(kept) and with_gradient[1] <= 1:
         return InvalidParameter(

@@ -1,4 +1,4 @@
-"""Tensors that modules keep in plain attributes from one forward pass to the next: a hidden state, a running mean.
+"""Tensors and numbers that modules keep in plain attributes from one pass to the next: a hidden state, a running mean.
 
 If a pass reads what another left of its examples, these take part in later steps, too, by however little at first. So a
 rehearsal puts NaN in the place of such tensors, which spoils every gradient that depends on them.
@@ -6,6 +6,7 @@ rehearsal puts NaN in the place of such tensors, which spoils every gradient tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 
 import torch
@@ -28,7 +29,7 @@ def attributes_of(model: torch.nn.Module) -> Attributes:
 
 
 def left_by_pass(before: Attributes, model: torch.nn.Module) -> Attributes:
-    """Return the tensors that a pass has put in the place of other values."""
+    """Return the tensors and numbers that a pass has put in the place of other values."""
     after = attributes_of(model)
     return {place: value for place, value in after.items() if value is not before.get(place) and _numbers(value)}
 
@@ -72,7 +73,9 @@ def _put(attributes: Attributes) -> None:
 
 
 def _spoilt(value: object) -> object:
-    """Return NaN in the form of a tensor, or of tuples and lists of tensors."""
+    """Return NaN in the form of a tensor, of a number, or of tuples and lists of tensors."""
+    if isinstance(value, float):
+        return math.nan
     if isinstance(value, torch.Tensor):
         return torch.full_like(value, torch.nan, requires_grad=False) if value.is_floating_point() else value
     if type(value) is tuple:
@@ -81,6 +84,8 @@ def _spoilt(value: object) -> object:
 
 
 def _numbers(value: object) -> list[torch.Tensor]:
+    if isinstance(value, float):
+        return [torch.tensor(value, dtype=torch.float64)]
     return [each.detach() for each in tensors_of(value) if each.is_floating_point()]
 
 

@@ -15,7 +15,14 @@ import torch
 
 from factorize.adapters.altered_batches import Altered, BatchMarks, Part, tensors_of
 from factorize.adapters.clipping import all_idle, example_rows
-from factorize.adapters.gradient_rows import WAY_OUT, GradientRows, difference_of_autograd, difference_of_passes
+from factorize.adapters.gradient_rows import (
+    TOLERANCE,
+    TOLERANCE_OF_REPEATS,
+    WAY_OUT,
+    GradientRows,
+    difference_of_autograd,
+    difference_of_passes,
+)
 from factorize.adapters.kept_states import Attributes, attributes_of, left_by_pass, rehearse_states
 from factorize.adapters.layer_rows import Rows
 from factorize.adapters.loop_state import LoopState, difference_of_states
@@ -68,6 +75,7 @@ class Rehearsal:
         self._passes: list[tuple[Altered, GradientRows, LoopState]] = []
         self._pairs: list[tuple[Altered, GradientRows, GradientRows]] = []  # of passes without dropout
         self._still = True  # whether the last pass drew no random numbers
+        self._doubted = False  # whether the next rehearsal takes the batch as it is, too
         self._state: LoopState | None = None
         self._sizes: dict[str, float] = {}
         self._before, self._left = Attributes(), Attributes()  # in plain attributes, before the first pass and by it
@@ -154,6 +162,8 @@ class Rehearsal:
                     self._before, self._left = before, left_by_pass(before, self._model)
             else:
                 yield from self._pair(part, altered)
+        if self._doubted or (callable(self._loss) and self._passes and (self._ranks == 1 or part.on_all_ranks)):
+            yield from self._repeat(part)
         while self._in_doubt():
             yield from self._repeat(part)
         yield from self._passes_of_idle(part)
@@ -310,7 +320,8 @@ class Rehearsal:
             rows: number of examples of the batch, padding included; None where nobody knows the batch.
 
         Returns:
-            Whether the step has to wait: the model was changed, or no example of these has a gradient.
+            Whether the step has to wait: the model was changed, no example of these has a gradient, or other examples
+            moved theirs by so little that only the same batch, taken again, tells that from roundings.
 
         Raises:
             InvalidParticipation: it has to, and the loader has not handed out the batch, so it could not repeat it.
@@ -332,8 +343,16 @@ class Rehearsal:
             return False
         if self.trained.model_key() != (self._rehearsed if self._passes else self._seen):
             return True
-        idle = self._loss == "rehearsed" and not self._passes and self.examples is not None and self._ranks == 1
-        return idle and all_idle(self.trained.parameters)
+        if self._loss != "rehearsed" or self.examples is None or self._ranks > 1:
+            return False
+        if not self._passes:
+            return all_idle(self.trained.parameters)
+        if not all(altered.other for altered, *_ in self._passes):
+            return False
+        rows = GradientRows.of(example_rows(self.trained.named(), self._passes[0][0].rows))
+        moved = [rows.moved(other, altered.kept) for altered, other, _ in self._passes if altered.alike]
+        self._doubted = any(TOLERANCE_OF_REPEATS < each < TOLERANCE for each in moved)
+        return self._doubted
 
     def compare(self, samples: Sequence[Rows], counted: torch.Tensor | None, clip_norm: float) -> None:
         """Compare a step's gradients with those of the rehearsal, and keep a difference as `fault`."""
@@ -341,15 +360,17 @@ class Rehearsal:
             return
         rows = GradientRows.of(samples)
         seen = self._passes[0][0].alike and self._part is not None and self._part.on_all_ranks
+        again = [rows.moved(other, altered.kept) for altered, other, _ in self._passes if not altered.other]
+        compare = partial(difference_of_passes, counted=counted, clip_norm=clip_norm, examined=seen)
         for altered, other, state in self._passes:
-            self.fault = self.fault or difference_of_passes(rows, other, altered, counted, clip_norm, examined=seen)
+            self.fault = self.fault or compare(rows, other, altered, spread=max(again, default=None))
             self.fault = self.fault or (difference_of_buffers(state.early) if altered.alike else None)
         for altered, mine, other in self._pairs:
-            self.fault = self.fault or difference_of_passes(mine, other, altered, counted, clip_norm, examined=seen)
+            self.fault = self.fault or compare(mine, other, altered)
         if rows.norms.count_nonzero():  # gradients of zero prove nothing
             self._seen = self._rehearsed
             self._compared += [] if self._part is None else [self._part.place[0]]
-        self._part, self._passes, self._pairs = None, [], []
+        self._part, self._passes, self._pairs, self._doubted = None, [], [], False
 
 
 class _Hook:

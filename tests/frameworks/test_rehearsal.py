@@ -85,6 +85,12 @@ def halves(model: Any, batch: Any) -> torch.Tensor:
     return cross_entropy(model(batch[0] + batch[0].roll(SIZE // 2, 0)), batch[1])
 
 
+def slightly(model: Any, batch: Any) -> torch.Tensor:
+    """The mean output counts for little, and moves no gradient by a thousandth until an outlier comes."""
+    found = model(batch[0])
+    return cross_entropy(found, batch[1]) + 1e-4 * found.mean(0).square().sum()
+
+
 def half_twice(model: Any, batch: Any) -> torch.Tensor:
     return mean(model, [torch.cat([part[: SIZE // 2]] * 2) for part in batch])
 
@@ -131,6 +137,7 @@ MIXING: dict[str, tuple[Any, Any, Loop]] = {
     "the largest losses": (network, vectors, lambda m, b: mean(m, b, reduction="none").topk(SIZE // 2)[0].mean()),
     "the largest loss": (network, vectors, lambda m, b: mean(m, b, reduction="none").max()),
     "the root of the mean": (network, vectors, lambda m, b: mean(m, b).sqrt()),
+    "a term of small weight": (network, vectors, slightly),
     "a layer less its mean": (lambda: network(Layer(lambda x: x - x.mean(0))), vectors, mean),
     "a layer less its first": (lambda: network(Layer(lambda x: x - x[:1])), vectors, mean),
     "neighbours": (lambda: network(Layer(lambda x: x + x.roll(1, 0))), vectors, mean),
@@ -195,6 +202,19 @@ def test_examples_without_a_gradient_are_no_mixture(most: float) -> None:
         made.optimizer.close()
         found.append(list(made.model.parameters()))
     assert all(map(torch.equal, *found)) and batches[1] == 4 < batches[0] <= 4 + 4 * 5
+
+
+@pytest.mark.parametrize("fall", [1e-5, 8e-4])
+def test_a_loss_that_falls_from_pass_to_pass_is_no_mixture(fall: float) -> None:
+    """The same batch, taken again, shows that no other example moves the gradients."""
+    made, passes = private(network()), 0
+
+    def loop(model: Any, batch: Any) -> torch.Tensor:
+        nonlocal passes
+        passes += 1
+        return (1 - fall) ** passes * mean(model, batch)
+
+    assert train(made, loop) == 4 + 4 and made.optimizer.noise.step == 4
 
 
 GATES: dict[str, tuple[Loop, Loop]] = {
@@ -542,6 +562,19 @@ class Attribute(torch.nn.Module):
         return out
 
 
+class RunningNumber(torch.nn.Module):
+    """A layer that subtracts, or only shows, a plain number that follows the examples."""
+
+    def __init__(self, share: float, *, used: bool) -> None:
+        super().__init__()
+        self.kept, self._share, self._used = 0.0, share, used
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = x - self.kept if self._used else x
+        self.kept = (1 - self._share) * self.kept + self._share * x.mean().item()
+        return out
+
+
 class Cache(torch.nn.Module):
     """A layer that makes a table in its first pass, and counts passes in a tensor."""
 
@@ -568,11 +601,14 @@ class Places(torch.nn.Module):
 
 def test_what_the_model_keeps_of_a_batch_is_refused_if_the_next_reads_it() -> None:
     """A mean that follows the examples by a ten-thousandth moves no gradient enough to be seen."""
-    made = private(network(Attribute(lambda x, kept: x if kept is None else x - kept)))
-    with pytest.raises(InvalidParameter, match="keeps 1.kept from one batch to the next and computes with it"):
-        train(made, mean)
-    assert made.optimizer.noise.step == 0
+    for layer in (Attribute(lambda x, kept: x if kept is None else x - kept), RunningNumber(1e-6, used=True)):
+        made = private(network(layer))
+        with pytest.raises(InvalidParameter, match="keeps 1.kept from one batch to the next and computes with it"):
+            train(made, mean)
+        assert made.optimizer.noise.step == 0
+        made.optimizer.close()
     train(private(network(Attribute(lambda x, _: x))), mean)
+    train(private(network(RunningNumber(1e-6, used=False))), mean)
     train(private(network(Cache())), mean)
 
 
