@@ -117,7 +117,7 @@ class BatchAudit:
         if self._counted != self.rows:
             raise InvalidParticipation(
                 f"step {step} has gradients of {self._counted} examples, but its batch has {self.rows}; use each "
-                "whole batch once, and no other example"
+                "whole batch once, and no other example (put zeros in the place of one that cannot be read)"
             )
 
     def end_step(self) -> None:

@@ -69,7 +69,8 @@ def refuse_mixed_data(dataset: Examples, collate: Callable[[list[Any]], object],
         column = next(filter(None, columns), None)
         read = getattr(dataset, "__getitems__", None)  # torch reads a whole batch by it
         given, make = (items, collate) if read is None else (places, lambda chosen: collate(read(chosen)))
-        mixed = not (last or column) and any(_is_mixed(given, make, axis, draw) for draw in range(MAX_DRAWS))
+        copied = read is None and not (last or column) and _copies_for_none(items[:-1], collate, axis)
+        mixed = copied or not (last or column) and any(_is_mixed(given, make, axis, draw) for draw in range(MAX_DRAWS))
     finally:
         before.restore()
     if column or last or mixed:
@@ -79,7 +80,11 @@ def refuse_mixed_data(dataset: Examples, collate: Callable[[list[Any]], object],
             else (
                 "an item of the data set depends on those read before it"
                 if last
-                else "the collation, or a transform of whole batches, mixes examples or moves them to other places"
+                else (
+                    "the collation puts another example in the place of one that is None"
+                    if copied
+                    else "the collation, or a transform of whole batches, mixes examples or moves them to other places"
+                )
             )
         )
         raise InvalidParameter(
@@ -277,6 +282,15 @@ def _is_mixed(items: Sequence[object], collate: Callable[[list[Any]], object], a
     pairs = zip(found[0], found[2], strict=False)
     same = found[0] == found[1] and len(set(after)) == 1
     return same and any(mine != other and mine[0] == other[0] for mine, other in pairs)
+
+
+def _copies_for_none(items: list[object], collate: Callable[[list[object]], object], axis: int) -> bool:
+    """Return whether a collation fills the place of an item that is None, as of a broken file, with another item."""
+    with suppress(Exception):  # most collations take no None
+        batch = tensors_of(call_seeded(0, collate, [*map(copy, items[:-1]), None]))
+        rows = [[*map(digest_of, each.movedim(axis, 0))] for each in batch if each.dim() > axis + 1]
+        return any(len(own) == len(items) and own[-1] in own[:-1] and len({*own[:-1]}) == len(own) - 1 for own in rows)
+    return False
 
 
 def share_of_examples(some: Examples, data: Examples) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import UserDict
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,6 +132,20 @@ def test_items_of_several_examples_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", SOUND)
 def test_items_of_one_example_are_not(name: str) -> None:
     refuse_mixed_data(SOUND[name](), default_collate)
+
+
+def test_a_collation_that_copies_examples_for_none_is_refused() -> None:
+    """`None` stands for a file that cannot be read; zeros in its place, or nothing, take no other example twice."""
+
+    def collate(fill: Callable[[list[Any]], list[Any]], items: list[Any]) -> Any:
+        found = [each for each in items if each is not None]
+        return default_collate(found + fill(found)[: len(items) - len(found)])
+
+    items = Items(lambda own, i: own.x[i], x=X)
+    with pytest.raises(InvalidParameter, match="puts another example in the place of one that is None"):
+        refuse_mixed_data(items, partial(collate, lambda found: found))
+    for fill in (lambda _: [torch.zeros(X.shape[1])], lambda _: []):
+        refuse_mixed_data(items, partial(collate, fill))
 
 
 def test_other_entries_are_altered_and_labels_stay_as_many() -> None:
