@@ -218,10 +218,18 @@ class ClippedGradients:
     def _refuse_closure(self, params: optax.Params, data: Sequence[jax.Array]) -> None:
         """Refuse a loss that reads other data than the given example, as the arrays that it closes over show.
 
+        Parameters that hold examples are refused, too.
+
         Data that are arguments of a jitted program have no values here, and are recognised by shape alone. So is what
         was made of the data, such as features of all examples, by an axis as long as theirs.
         """
         examples = len(data[0])
+        if any(_have_common_rows(leaf, each, 3) for leaf in jax.tree.leaves(params) for each in data):
+            raise InvalidParameter(
+                "a parameter has examples of the data among its rows, as centres that begin at examples, and would be "
+                "released with little noise upon them; begin at public data or random numbers",
+                field="params",
+            )
         for constant in constants(jax.make_jaxpr(partial(self._gradient))(params, *_one_of(data))):
             if callable(constant):
                 raise InvalidParameter(
@@ -281,14 +289,16 @@ def _flat(tree: optax.Updates) -> np.ndarray:
     return np.concatenate([np.asarray(leaf, dtype=np.float64).ravel() for leaf in jax.tree.leaves(tree)])
 
 
-def _have_common_rows(constant: ArrayLike, data: jax.Array) -> bool:
-    """Return whether an array has examples of the data among its rows; rows of one number do not count."""
+def _have_common_rows(constant: ArrayLike, data: jax.Array, values: int = 2) -> bool:
+    """Return whether an array has examples of the data among its rows; rows of fewer different values do not count."""
     if is_traced(constant) or is_traced(data) or jnp.shape(constant)[1:] != data.shape[1:] or data.ndim < 2:
         return False
     with jax.ensure_compile_time_eval():  # under jit an array of numpy would become one without values
         both = [np.asarray(jnp.asarray(each).astype(data.dtype)) for each in (constant, data)]
     arrays = [each.reshape(len(each), -1) for each in both]
-    some, others = ({row.tobytes() for row in array[np.ptp(array, axis=1) != 0]} for array in arrays)
+    counts = [1 + (np.diff(np.sort(array, axis=1), axis=1) != 0).sum(axis=1) for array in arrays]
+    pairs = zip(arrays, counts, strict=True)
+    some, others = ({row.tobytes() for row in array[count >= values]} for array, count in pairs)
     return not some.isdisjoint(others)
 
 

@@ -17,6 +17,7 @@ from factorize.adapters.disjoint_optimizers import as_one
 from factorize.adapters.example_gradients import GRAD_SAMPLE_MODES, ExampleGradients
 from factorize.adapters.given import check_model, check_optimizer
 from factorize.adapters.given_data import GivenData
+from factorize.adapters.held_examples import refuse_held_examples
 from factorize.adapters.jobs import FactorSource, Planned, adam_workload, plan, samplings_of
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer
@@ -163,6 +164,7 @@ def make_private(
         workload = partial(adam_workload, "iterate", betas[0]) if betas[0] else partial(workload_of, inner)
         source = FactorSource(spec, workload, memory, bands, url, store, solve)
         given = GivenData.read(data, batch_size, sampling=sampling, remainder=remainder)
+        refuse_held_examples(model, given.dataset)
         if users is None:
             refuse_repeats(given.dataset)
         job = TrainingJob(

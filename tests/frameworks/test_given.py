@@ -28,6 +28,7 @@ from torch.utils.data import (
 
 from factorize.adapters.empty_batches import empty_like
 from factorize.adapters.given import check_model
+from factorize.adapters.held_examples import refuse_held_examples
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.ranks.opacus_ranks import correlated_optimizer
 from factorize.errors import FactorizeError, InvalidParameter, InvalidParticipation
@@ -221,6 +222,27 @@ def test_models_without_gradients_of_examples_are_refused(name: str) -> None:
     model = make()
     with pytest.raises(InvalidParameter, match=said):
         private(model=model, kind=lambda parameters, lr: SGD(network().parameters(), lr=lr))
+
+
+def holding(rows: torch.Tensor, where: str) -> torch.nn.Module:
+    model = network()
+    if where == "an attribute":
+        model.points = rows
+    elif where == "a buffer":
+        model.register_buffer("points", rows)
+    else:
+        model.points = torch.nn.Embedding.from_pretrained(rows, freeze=False)
+    return model
+
+
+@pytest.mark.parametrize("where", ["an attribute", "a buffer", "a parameter"])
+def test_a_model_that_holds_examples_is_refused(where: str) -> None:
+    x = data().tensors[0]
+    with pytest.raises(InvalidParameter, match="points.* of the model holds examples of the data"):
+        private(model=holding(x[3:5].clone(), where))
+    refuse_held_examples(holding(-x[3:5], where), data())
+    units = torch.eye(x.shape[1])
+    refuse_held_examples(holding(units, where), torch.utils.data.TensorDataset(units))
 
 
 def stale(model: torch.nn.Module) -> Any:

@@ -238,6 +238,16 @@ class TestGradients:
         total = jax.jit(fixed(loss=single).gradients)(weights, (X, Y), self.indices, self.mask)
         assert np.isfinite(disclose(total)).all()
 
+    def test_parameters_that_begin_at_examples_are_refused(self) -> None:
+        def near(params: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
+            return loss(params["w"], jnp.exp(-jnp.square(x[:, None] - params["centres"]).sum(-1)), y)
+
+        summed, w = fixed(loss=near).gradients, jnp.full((5, 3), 0.1)
+        with pytest.raises(InvalidParameter, match="a parameter has examples of the data among its rows"):
+            summed({"centres": jnp.asarray(X[:5]), "w": w}, (X, Y), self.indices, self.mask)
+        total = summed({"centres": jnp.asarray(-X[:5]), "w": w}, (X, Y), self.indices, self.mask)
+        assert np.isfinite(disclose(total["w"])).all()
+
     @pytest.mark.parametrize("jit", [False, True])
     def test_first_examples_that_are_not_finite_stop_no_job_and_hide_no_mixing(self, jit: bool) -> None:
         """The check would otherwise tell that an example is not finite, and refuse the loss for it."""
