@@ -30,9 +30,11 @@ from factorize.checker.receipt_text import STATUSES, verdict
 from factorize.checker.report import Report
 from factorize.checker.sampling.calibrations import CalibrationReport, check_calibration
 from factorize.encoding import JsonObject, in_one_line, read_json
-from factorize.errors import CertificateError, InvalidParameter, InvalidStrategy
+from factorize.errors import CertificateError, CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.factors.strategy_file import read_strategy
 from factorize.format.claims import is_exact
+from factorize.format.container import Container
+from factorize.format.manifest import Manifest
 from factorize.format.quantities import at_most
 from factorize.format.signatures import check_signature
 from factorize.spec import parse_spec
@@ -110,6 +112,8 @@ def verify(
             signed = check_signature(path, signature, public_key) if signature or public_key else None
             data = path.read_bytes()
         factorization = open_target(target, store)
+        if Manifest.read(Container(data)).digest != factorization.digest:
+            raise CorruptObject(f"{target} was changed while it was read; verify it again")
         own = factorization.spec.user_matrices().get("workload")  # the store has them: they are in no factor file
         report = examined(data, {} if own is None else {str(own.sha256): own.array})
         head: dict[str, object] = {"digest": factorization.digest, "spec_digest": factorization.spec_digest}

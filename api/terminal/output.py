@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 import typer
 from typer.models import ArgumentInfo
 
-from factorize.api.terminal.spec_command import complete_spec
+from factorize.api.terminal.spec_command import OnceCommand, complete_spec
 from factorize.errors import (
     CertificateError,
     CorruptObject,
@@ -254,6 +254,7 @@ class Commands(typer.Typer):
 
     def command(self, *rest: Any, **named: Any) -> Callable[[Function], Function]:
         """Register one."""
+        named["cls"] = named.get("cls") or OnceCommand
         return lambda function: super(Commands, self).command(*rest, **named)(_with_shared(function))
 
 

@@ -23,6 +23,8 @@ from factorize.encoding import canonical_json, is_digest
 from factorize.errors import InvalidParameter
 
 if TYPE_CHECKING:
+    from typer._click.core import Context
+
     from factorize.plain_data.words import Word
 
 PANEL = "The spec in words: a workload, and"
@@ -34,7 +36,18 @@ _OTHER_FLAGS = {"output": "--released"}
 _FIELDS = {flag: name for name, flag in _OTHER_FLAGS.items()}
 
 
-class SpecCommand(typer.core.TyperCommand):
+class OnceCommand(typer.core.TyperCommand):
+    """A command that refuses an option given twice, of which typer would drop the first value."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Look for options that are repeated, and parse."""
+        said = [] if ctx.resilient_parsing else self.make_parser(ctx).parse_args([*args])[2]
+        for one in (one for one in said if said.count(one) > 1 and not (one.multiple or getattr(one, "is_flag", True))):
+            raise InvalidParameter(f"{one.opts[0]} is given more than once; give it once", field=one.name)
+        return super().parse_args(ctx, args)
+
+
+class SpecCommand(OnceCommand):
     """A command whose first argument is a SPEC.
 
     Attributes:
@@ -105,7 +118,10 @@ class SpecCommand(typer.core.TyperCommand):
                 if flag in own and not equals and not own[flag].is_flag:
                     left += [value for value in [next(rest, None)] if value is not None]
             else:
-                taken[_FIELDS.get(flag, flag[2:].replace("-", "_"))] = value if equals else next(rest, None)
+                name = _FIELDS.get(flag, flag[2:].replace("-", "_"))
+                if name in taken:
+                    raise InvalidParameter(f"{flag} is given more than once; give it once", field=name)
+                taken[name] = value if equals else next(rest, None)
         if place is not None and len(taken) == 1 and _is_readable(taken["workload"] or ""):
             return {}, left, None
         return taken, left, len(left) if taken and not said else place

@@ -178,7 +178,7 @@ def test_the_program_of_model_signing_signs_and_verifies_the_same_bundles(home: 
     assert verified(home, signature="theirs.sig")
 
 
-def released(home: Path, model: Any, name: str = "d.json") -> Path:
+def released(home: Path, model: Any, name: str = "d.json", steps: int = 8) -> Path:
     """Return the receipt of a run that has ended with a model."""
     factors = factorize.load(home / "f.safetensors")
     statement = PrivacyStatement(
@@ -193,9 +193,10 @@ def released(home: Path, model: Any, name: str = "d.json") -> Path:
     receipt = Receipt(home / name)
     auditor = ParticipationAuditor.of(statement.calibration, 8)
     receipt.begin(statement, [factors], auditor, generator="sfc64", dtype="float32", commitments=["0" * 64])
-    for step in range(8):
+    for step in range(steps):
         auditor.record([step])
-    receipt.close(model=model)
+    if steps:
+        receipt.close(model=model)
     return receipt.path
 
 
@@ -212,6 +213,8 @@ def test_the_epsilon_so_far_of_a_receipt(home: Path) -> None:
         assert "does not hold, so it proves no epsilon" in command("receipt", "--factors", "f.safetensors", path).error(
             4
         )
+    begun = released(home, None, "begun.json", steps=0)
+    assert "no step was taken yet" in command("receipt", "--factors", "f.safetensors", begun).error(4)
 
 
 def test_a_statement_on_a_model_is_verified_by_other_tools(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

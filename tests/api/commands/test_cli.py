@@ -15,7 +15,9 @@ import subprocess
 import sys
 import time
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -340,6 +342,37 @@ def test_verify_says_what_was_checked_and_what_was_not(filled: CommandLine) -> N
     assert document["verified"] is True and document["failed"] == []
     assert document["certificate"]["relative_gap"] < 1e-9
     assert document["certificate"]["sensitivity"]["value"] >= document["sensitivity"]["upper"]
+
+
+@pytest.mark.parametrize(
+    ("order", "named"),
+    [
+        ("ls --store a --store=b", "--store"),
+        ("solve prefix --n 4 --n 5", "--n"),
+        ("solve prefix --n 4 --output json --output text", "--output"),
+        ("calibrate f.safetensors --epsilon 1 --delta 1e-5 --epsilon 2", "--epsilon"),
+        ("spec digest prefix --store a --store b", "--store"),
+        ("keys create --name a --name b", "--name"),
+    ],
+)
+def test_an_option_given_twice_is_refused(within: CommandLine, order: str, named: str) -> None:
+    done = within(*order.split())
+    assert done.code == 2 and f"{named} is given more than once; give it once" in done.out + done.err
+
+
+def test_a_file_that_changes_while_it_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("factorize.api.commands.verify")
+    one, other = (tmp_path / f"{n}.safetensors" for n in (2, 3))
+    for n, path in ((2, one), (3, other)):
+        solve("prefix", n=n, mechanism="identity", to=path)
+
+    def open_late(target: str, store: str | None) -> Any:
+        os.replace(other, one)
+        return load(target)
+
+    monkeypatch.setattr(module, "open_target", open_late)
+    with pytest.raises(CorruptObject, match="was changed while it was read"):
+        module.verify(str(one))
 
 
 def test_verify_ends_with_its_own_code_where_a_claim_was_not_looked_at(
