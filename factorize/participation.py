@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedProblem
 from factorize.numbers.light_data import Document, LightData, Often, Steps
+from factorize.numbers.scalars import unmasked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -264,7 +265,7 @@ def example_indices(values: object, *, field: str) -> np.ndarray:
     """
     import numpy as np
 
-    array = np.asarray(values)
+    array = unmasked(field, values)
     if array.size and (array.dtype.kind not in "iu" or array.min() < 0 or int(array.max()) >= 1 << 63):
         raise InvalidParameter(
             "indices of examples must be integers from 0 to 2^63 - 1; give positions in the data", field=field

@@ -30,7 +30,7 @@ from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.container import local_path
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.format.receipts import REFUSALS
-from factorize.numbers.scalars import whole_number
+from factorize.numbers.scalars import unmasked, whole_number
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.auditor import ParticipationAuditor
@@ -127,7 +127,6 @@ class FederatedRounds(Secret):
             held.sensitivity, target, clip_norm=clip_norm, divisor=clients_a_round, adjacency=adjacency
         )
         size = sum(math.prod(shape) for shape, _ in self._parts)
-        self._noise = NoiseGenerator(source_of(held), self.calibration, size, seed=seed, precision="float64")
         self._auditor = ParticipationAuditor.of(self.calibration, held.steps, unit="user")
         self.path, self.steps, self.clients_a_round = local_path(path), held.steps, clients_a_round
         noise = partial(PrivacyStatement, self.calibration, held.digest, sampling="fixed", unit="user", factors=held)
@@ -144,12 +143,13 @@ class FederatedRounds(Secret):
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
         self._broken, self._lock = False, RLock()
         try:
+            self._noise = NoiseGenerator(source_of(held), self.calibration, size, seed=seed, precision="float64")
             self._unlock = weakref.finalize(self, RunLock(self.path, field="path", alone=True).release)
             if self.path.exists():
                 self._load()
             self._begin(receipt, held)
         except BaseException:  # a notebook keeps these frames, and noise and lock would refuse the next rounds
-            del self._noise
+            vars(self).pop("_noise", None)
             if hasattr(self, "_unlock"):
                 self._unlock()
             raise
@@ -237,7 +237,7 @@ class FederatedRounds(Secret):
             return self.refuse(known, "twice", "it has already answered in this round")
         self._answered.add(known)
         try:
-            arrays = [np.asarray(part) for part in update]
+            arrays = [unmasked("update", part) for part in update]
         except Exception as reason:  # what a client has sent may break its reader in any way
             return self.refuse(known, "shape", f"its update is not a list of arrays: {str(reason)[:80]}")
         shapes = [part.shape for part in arrays]

@@ -18,6 +18,7 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.format.container import local_path
+from factorize.numbers.scalars import unmasked
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.layouts import build_matrix
 
@@ -124,7 +125,7 @@ def _fields(source: object) -> dict[str, np.ndarray]:
         raise InvalidStrategy(f"{type(source).__name__} normalises its columns and does not store the factors; give C")
     held = {field: getattr(source, field, None) for field in (*(one for form in FORMS for one in form), *SYNONYMS)}
     # A method, or a number of bands, is part of a recipe; opake's strategies are recipes.
-    arrays = {field: np.asarray(one) for field, one in held.items() if hasattr(one, "__len__")}
+    arrays = {field: _array(one) for field, one in held.items() if hasattr(one, "__len__")}
     return _by_our_names(arrays, type(source).__name__)
 
 
@@ -144,7 +145,7 @@ def _array(source: Any) -> np.ndarray:
         source = source.detach().cpu()
         source = source.double() if source.is_floating_point() else source
     try:
-        return np.asarray(source)
+        return np.asarray(unmasked("it", source))
     except (ValueError, TypeError, RuntimeError) as why:
         raise InvalidStrategy(f"the strategy, a {type(source).__name__}, is not an array: {why}; give C") from None
 

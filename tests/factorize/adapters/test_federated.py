@@ -49,8 +49,8 @@ def factors() -> Factorization:
 
 def rounds_in(folder: Path, factors: Factorization, **options: Any) -> FederatedRounds:
     settings: dict[str, Any] = {"clients": len(FLEET), "clients_a_round": PLANNED, "clip_norm": 0.5, "seed": SEED}
-    settings |= {"target": PrivacyTarget(epsilon=4.0, delta=1e-5), "model": MODEL}
-    return FederatedRounds(folder / "state", factors, **{**settings, **options})
+    settings |= {"path": folder / "state", "target": PrivacyTarget(epsilon=4.0, delta=1e-5), "model": MODEL}
+    return FederatedRounds(factors=factors, **{**settings, **options})
 
 
 def answer(client: str, step: int) -> list[np.ndarray]:
@@ -160,6 +160,15 @@ def test_what_is_wrong_is_refused_and_the_round_goes_on(
     again = rounds_in(other, factors)
     one_round(again)
     assert again.admit(["phone-7"]) and again.add("phone-7", good) and bits(again.close()) == alone
+
+
+def test_an_update_with_masked_entries_counts_as_zeros(
+    tmp_path: Path, factors: Factorization, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds = rounds_in(tmp_path, factors)
+    rounds.admit(FLEET[:PLANNED])
+    assert not rounds.add(FLEET[0], [np.ma.masked_less(MODEL[0], np.inf), MODEL[1]])
+    assert rounds.refused == {"shape": 1} and "has masked entries" in caplog.text
 
 
 class Killed(Exception):
@@ -505,6 +514,7 @@ def test_a_mistake_that_is_mended_does_not_refuse_the_rounds_after_it(tmp_path: 
         ({"receipt": Receipt(tmp_path / "odd.json")}, "is not a receipt, or is damaged"),
         ({"receipt": Receipt(tmp_path / "state")}, "is the state; give the receipt a file of its own"),
         ({"target": 4.0}, "the target is a bare float; give a PrivacyTarget"),
+        ({"path": "\0"}, "is not a path: it is empty, an address, or has a NUL"),
     ]:
         with pytest.raises(InvalidParameter, match=said) as refusal:
             rounds_in(tmp_path, factors, **mistake)

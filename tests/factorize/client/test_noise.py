@@ -149,6 +149,8 @@ class TestAddition:
         for add in (generator.add_to_sum, generator.add_to_mean):
             with pytest.raises(InvalidParameter, match="clip and add up in that shape"):
                 add(wrong)
+            with pytest.raises(InvalidParameter, match="has masked entries; fill them first"):
+                add(np.ma.masked_array(np.zeros(3), mask=[True, False, False]))
         assert generator.step == 0
 
 

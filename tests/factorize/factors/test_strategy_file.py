@@ -247,7 +247,17 @@ def test_what_numpy_makes_an_array_of_is_a_strategy(
     spec = factorize.parse_spec({"workload": {"kind": "prefix", "n": 2}})
     found = certify(spec, made(C))
     assert found.certificate.loss.rmse**2 == pytest.approx(9 / 8 * 5 / 4)
-    for wrong in (None, object(), {"a": C}, [[1.0], [1.0, 2.0]], np.array(C) * 1j, [["1", "0"], ["0", "1"]], iter(C)):
+    masked = np.ma.masked_equal(C, 0.5)
+    for wrong in (
+        None,
+        object(),
+        {"a": C},
+        [[1.0], [1.0, 2.0]],
+        np.array(C) * 1j,
+        [["1", "0"], ["0", "1"]],
+        iter(C),
+        masked,
+    ):
         with pytest.raises(InvalidStrategy):
             certify(spec, wrong)
         with pytest.raises((InvalidParameter, InvalidSpec)):

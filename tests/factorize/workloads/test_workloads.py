@@ -12,7 +12,7 @@ import pytest
 from cases import matrices_of, recursions_of
 from specs import spec_of
 
-from factorize.errors import InvalidWorkload
+from factorize.errors import InvalidParameter, InvalidWorkload
 from factorize.numbers.triangular import toeplitz_rows
 from factorize.workloads import KINDS, UserMatrix, Workload
 from factorize.workloads.matrix import check_workload_matrix, from_array
@@ -167,6 +167,11 @@ def test_a_matrix_known_by_its_digest_wants_its_numbers() -> None:
 def test_matrices_that_cannot_be_workloads(array: np.ndarray, message: str) -> None:
     with pytest.raises(InvalidWorkload, match=message):
         from_array(array)
+
+
+def test_a_matrix_with_masked_entries_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="has masked entries; fill them first"):
+        from_array(np.ma.masked_equal(np.tri(2), 0.0))
 
 
 def test_a_signalling_nan_is_refused_without_a_warning() -> None:
