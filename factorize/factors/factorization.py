@@ -24,6 +24,7 @@ from factorize.checker.strategy import Strategy
 from factorize.encoding import JsonObject, canonical_json, tensor_digest
 from factorize.errors import (
     CertificateError,
+    CorruptObject,
     InvalidParameter,
     InvalidStrategy,
     TooLarge,
@@ -35,6 +36,7 @@ from factorize.factors.certificate import Certificate, certify
 from factorize.factors.plain_sensitivity import note_confirmed
 from factorize.factors.solution import Outcome, Solution
 from factorize.factors.strategy_file import read_strategy
+from factorize.format.claims import Sensitivity
 from factorize.format.container import local_path
 from factorize.format.files import Files, write_whole
 from factorize.format.manifest import SCHEMA, Manifest
@@ -250,10 +252,19 @@ class Factorization(Factors):
         strategy = self.strategy.structure, self.strategy.tensors(), None if self.endless else self.matrix.n
         return _unpickled, (self.spec, strategy, self.dual, self.manifest, self.extra)
 
+    @cached_property
+    def sensitivity(self) -> Sensitivity:
+        """The certified sensitivity; see `Factors.sensitivity`. It raises CorruptObject for another C, too."""
+        if tensor_digest(self._stored_strategy()) != self.manifest.matrix("C").sha256:
+            raise CorruptObject("the manifest is of another C; make factors by factorize.certify, solve or load")
+        return super().sensitivity
+
+    def _stored_strategy(self) -> list[np.ndarray]:
+        return [array.astype(self.dtype, copy=False) for array in self.strategy.tensors().values()]
+
     def tensors(self) -> dict[str, np.ndarray]:
         """Return every tensor of the file by name."""
-        stored = [array.astype(self.dtype, copy=False) for array in self.strategy.tensors().values()]
-        named = dict(zip(self.manifest.matrix("C").tensors, stored, strict=True))
+        named = dict(zip(self.manifest.matrix("C").tensors, self._stored_strategy(), strict=True))
         return named | {f"dual.{name}": array for name, array in self.dual.items()} | self.extra
 
     def save(self, path: str | bytes | Path) -> None:

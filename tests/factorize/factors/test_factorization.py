@@ -113,6 +113,9 @@ def test_a_strategy_of_one_result_with_the_claim_of_another_fails(made: Factoriz
     mixed = Factorization(made.spec, weaker, made.dual, made.manifest)
     with pytest.raises(CorruptObject, match="do not hash to"):
         mixed.verify()
+    for believe in (lambda: mixed.sensitivity, lambda: mixed.calibrate(mu=1.0), lambda: mixed.certificate):
+        with pytest.raises(CorruptObject, match="the manifest is of another C"):
+            believe()
 
 
 def test_rows_of_an_inverse_beyond_double_precision_are_refused() -> None:
