@@ -82,7 +82,9 @@ class CorrelatedNoise(Strategy):
         rounds.fleet.name(client_id if isinstance(client_id, str) else getattr(client_id, "__name__", "function"))
         self.strategy, self.rounds, self._client_id, self._seconds = strategy, rounds, client_id, seconds
         self._names: dict[int, ClientId] = {}  # the ids of the nodes that are asked
-        self._available = max(1, strategy.min_available_nodes, strategy.min_train_nodes)
+        least = max(strategy.min_available_nodes, strategy.min_train_nodes)
+        # A strategy that was wrapped before, by a notebook's cell for example, has lost its own numbers.
+        self._available = vars(strategy)["_least_nodes"] = max(1, least or vars(strategy).get("_least_nodes", 0))
         strategy.min_train_nodes, strategy.min_available_nodes = 0, 0
         self._arrays = ArrayRecord()
 

@@ -273,7 +273,10 @@ class GuardedBatches(AuditedBatches):
         """
         if self._handed:
             jax.effects_barrier()  # steps may still run whose noise was taken
-        yield from map(self.in_parts, sorted(self._handed))
+        again = sorted(self._handed)
+        yield from map(self.in_parts, again)
+        if again and self.step >= len(self):
+            return
         for batch in super().__iter__():
             step = self.step - 1
             if step - 1 not in {self._next - 1, *self._handed}:

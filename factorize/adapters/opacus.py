@@ -117,7 +117,6 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         self._batch = BatchAudit(check_kind(calibration).accept_auditor(auditor), self.ranks)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         self._options = options
-        self.noise = NoiseGenerator(factors, calibration, parameters, seed=seed, auditor=NOT_LOOKED_AT, **options)
         load_loops(parameters)
         self.factors = factors
         self.calibration: Calibration | JointMoments = calibration
@@ -131,6 +130,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             expected_batch_size=calibration.divisor,
             loss_reduction="sum" if calibration.divisor is None else "mean",
         )
+        # What fails later would leave the noise in a frame that a notebook keeps, and it would refuse the next one.
+        self.noise = NoiseGenerator(factors, calibration, parameters, seed=seed, auditor=NOT_LOOKED_AT, **options)
         self.stepping = False
         for each in parts_of(optimizer):
             refuse_own_steps(each, self)

@@ -5,6 +5,7 @@ Audited batches are checked when they are handed out, in equal parts with masks.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -152,6 +153,9 @@ class AuditedBatches:
         Raises:
             InvalidParticipation: the calibration does not cover the step.
         """
+        if self.step >= len(self):
+            message = f"all {len(self)} steps of this run were taken, so no batch is left; make another run private"
+            warnings.warn(message, stacklevel=2)
         for step in range(self.auditor.step, len(self.order)):
             self.auditor.record(self.order[step])
             yield self.in_parts(step)

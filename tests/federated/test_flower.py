@@ -313,6 +313,9 @@ def test_a_round_is_not_spent_on_clients_that_are_gone(tmp_path: Path) -> None:
         trained(CorrelatedNoise(FedAvg(), rounds, seconds=0.0), nodes, 1)
     with pytest.raises(InvalidParticipation, match=r"1 of .* a round needs 3"):
         trained(CorrelatedNoise(FedAvg(min_train_nodes=3), rounds, seconds=0.0), nodes, 1)
+    twice = CorrelatedNoise(FedAvg(min_available_nodes=4), rounds).strategy  # by a notebook's cell that ran before
+    with pytest.raises(InvalidParticipation, match=r"1 of .* a round needs 4"):
+        trained(CorrelatedNoise(twice, rounds, seconds=0.0), nodes, 1)
     assert rounds.step == 1 and (tmp_path / "state").read_bytes() == before and len(nodes.asked) == 1
     nodes.left = 5
     trained(CorrelatedNoise(FedAvg(), rounds), nodes, 1)

@@ -97,3 +97,13 @@ def test_what_is_refused() -> None:
         scale_by_joint_adam(factors(), SECOND, moments, seed=1 << 64, floor=0)
     with pytest.raises(InvalidParameter, match="calibrate this one"):
         scale_by_joint_adam(SECOND, factors(), moments, seed=1 << 64)
+
+
+@pytest.mark.single_use
+def test_a_mistake_in_the_second_noise_leaves_the_first_to_the_mended_call() -> None:
+    """As in a notebook, which keeps the frames of the call that failed."""
+    moments = calibrate_moments(factors(), SECOND, PrivacyTarget(mu=1.0), clip_norm=CLIP)
+    with pytest.raises(InvalidParameter, match="calibrate this one") as kept:
+        scale_by_joint_adam(factors(), factors(), moments, seed=SEED + 1)
+    correlated_noise(factors(), moments.first, seed=SEED + 1).close()
+    assert kept

@@ -274,8 +274,8 @@ class Made(Door):
         return make_private(**{"spec": factors(name), **settings, "batch_size": SIZE, **options})
 
     def step(self, run: Job) -> bytes:
-        first = run.made.batches.order[0][None], np.ones((1, SIZE), bool)
-        indices, mask = next(iter(run.made.batches), first)  # after the last batch a loop would end by itself
+        left, first = run.made.batches, (run.made.batches.order[0][None], np.ones((1, SIZE), bool))
+        indices, mask = next(iter(left)) if left.step < len(left) else first  # after the last batch a loop would end
         total = run.gradients(PARAMETERS, (X, Y), indices, mask)
         released, run.state = run.made.noise.update(total, run.state)
         return bits(released)

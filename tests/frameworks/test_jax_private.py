@@ -491,6 +491,8 @@ class TestSumsOfTheBatch:
         looking.made.gradients(looking.weights, (X, Y), *first)
         looking.run()
         assert np.array_equal(looking.weights, plain.weights)
+        with pytest.warns(UserWarning, match=f"all {len(looking.made.batches)} steps of this run were taken"):
+            looking.run()
         looking.made.batches.load_state_dict(left)
         assert looking.made.batches.step == 2
         next(iter(looking.made.batches))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from handmade import handmade
 from opacus import GradSampleModule
+from opacus.optimizers import DPOptimizer
 from private_cases import EPOCHS, SECRET, SIZE, N
 from test_private import data, flat, gradients, network, private, steps
 
@@ -18,7 +19,7 @@ from factorize.adapters.adaptive.joint_adam import JointAdam, MomentAdam, second
 from factorize.adapters.private import Private
 from factorize.adapters.torch import NoiseGenerator
 from factorize.errors import InvalidParameter
-from factorize.privacy import PrivacyTarget
+from factorize.privacy import NOT_LOOKED_AT, PrivacyTarget
 from factorize.structures.toeplitz import ToeplitzMatrix
 from factorize.training.auditor import ParticipationAuditor
 from factorize.training.orders import fixed_order
@@ -46,6 +47,25 @@ def train(model: torch.nn.Module, optimizer: JointAdam, steps: range) -> list[tu
         released.append((flat(p.grad for p in optimizer.params), flat(p.released_square for p in optimizer.params)))
         optimizer.zero_grad()
     return released
+
+
+@pytest.mark.single_use
+def test_a_mistake_in_one_noise_leaves_the_other_to_the_mended_call() -> None:
+    """As in a notebook, which keeps the frames of the call that failed."""
+    for wrong in (FACTORS[:1] * 2, FACTORS[1:] * 2):
+        with pytest.raises(InvalidParameter, match="calibrate this one") as kept:
+            JointAdam(torch.optim.Adam(network().parameters()), *wrong, MOMENTS, seed=SECRET, auditor=NOT_LOOKED_AT)
+        made()[1].noise.close()
+        assert kept
+
+
+@pytest.mark.single_use
+def test_a_failure_after_the_noise_leaves_it_to_the_mended_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken, pytest.raises(ZeroDivisionError) as kept:
+        broken.setattr(DPOptimizer, "__init__", lambda *_, **__: 1 / 0)
+        made()
+    made()[1].noise.close()
+    assert kept
 
 
 def test_what_is_released_and_how_adam_steps() -> None:

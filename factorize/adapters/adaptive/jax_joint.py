@@ -1,6 +1,7 @@
 """Adam in JAX whose second moments are released with noise of their own, in one mechanism with the first (JME)."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -67,9 +68,10 @@ def scale_by_joint_adam(
     """
     noise = moments.second.sigma_of_means or moments.second.sigma_of_sums
     least = check_floor(noise**0.5 if floor is None else floor)
-    one = correlated_noise(first, moments.first, seed=seed, dtype=dtype, specs=specs)
-    two = correlated_noise(second, moments.second, seed=second_seed(seed), dtype=dtype, specs=specs)
-    return NoiseTransformation.of(_JointAdam(one, two, b1, b2, eps, least))
+    make = partial(correlated_noise, dtype=dtype, specs=specs)
+    # Without names: a notebook keeps the frame of a call that failed, and a noise in it would refuse the next one.
+    both = (make(first, moments.first, seed=seed), make(second, moments.second, seed=second_seed(seed)))
+    return NoiseTransformation.of(_JointAdam(*both, b1, b2, eps, least))
 
 
 @dataclass(frozen=True)

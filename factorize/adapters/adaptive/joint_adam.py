@@ -115,7 +115,12 @@ class JointAdam(CorrelatedOptimizer):
         super().__init__(adam, first, moments.first, seed=seed, **options)
         refuse_own_steps(inner, self)
         self.factors, self.calibration = first, moments
-        self.second_noise = NoiseGenerator(second, moments.second, self.params, seed=second_seed(seed), **self._options)
+        try:
+            both = second, moments.second, self.params
+            self.second_noise = NoiseGenerator(*both, seed=second_seed(seed), **self._options)
+        except BaseException:  # a notebook keeps this frame, and the noise in it would refuse the next one
+            del self.noise
+            raise
         self._squares: list[torch.Tensor] | None = None
 
     def accumulate_moments(self, samples: list[Rows]) -> list[torch.Tensor]:
