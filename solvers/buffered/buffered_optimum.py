@@ -31,7 +31,7 @@ from factorize.solvers.methods.quasi_newton import descend, differences
 from factorize.solvers.methods.search import End, Iterate
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, outline_of
 from factorize.solvers.single import few_states
-from factorize.solvers.single.bidiagonal import Bidiagonal
+from factorize.solvers.single.bidiagonal import Bidiagonal, refuse_far
 from factorize.solvers.single.few_states import is_filtered, structure_of
 from factorize.solvers.single.newton import PolePoint, maximise
 from factorize.spec import Spec
@@ -78,8 +78,9 @@ def supports(spec: Spec) -> str | None:
         return f"buffers={buffers} exceeds n // 2 = {workload.n // 2}, the largest rank below the diagonal; use dense"
     outline = outline_of(spec)
     inverse = outline.bidiagonal_inverse()
-    if inverse is not None and spec.objective.weighted_inverse(inverse) is not None:
-        return None
+    weighted = None if inverse is None else spec.objective.weighted_inverse(inverse)
+    if weighted is not None:
+        return refuse_far(weighted)
     if spec.objective.uniform and is_filtered(outline):
         if workload.n <= _MAX_N_PROJECTED:
             return None

@@ -23,6 +23,7 @@ from factorize.solvers.epochs.gram import mask, whole_gram
 from factorize.solvers.methods.quasi_newton import descend
 from factorize.solvers.methods.search import End, Iterate
 from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, outline_of
+from factorize.solvers.single.bidiagonal import refuse_far
 from factorize.spec import Spec
 from factorize.spec.mechanisms import BufferedLinear
 from factorize.structures.base import MAX_DENSE
@@ -73,7 +74,8 @@ def supports(spec: Spec) -> str | None:
     if redraws is not None and redraws >= epochs:
         return f"redraws={redraws} is more than {epochs} epochs allow; use at most {epochs - 1}"
     inverse = outline_of(spec).bidiagonal_inverse()
-    if inverse is None or spec.objective.weighted_inverse(inverse) is None:
+    weighted = None if inverse is None else spec.objective.weighted_inverse(inverse)
+    if weighted is None:
         return (
             f"buffered_linear under fixed_epochs cannot optimise the {spec.workload.kind} workload under objective "
             f"{spec.objective.kind!r}, which has no bidiagonal inverse with positive entries; use dense"
@@ -85,6 +87,8 @@ def supports(spec: Spec) -> str | None:
         )
     if buffers >= n // epochs:
         return f"buffers={buffers} must be below the {n // epochs} steps of an epoch; use fewer, or dense"
+    if (far := refuse_far(weighted)) is not None:
+        return far
     if n > MAX_DENSE:
         return (
             f"n={n} exceeds {MAX_DENSE}, the limit for a certified sensitivity to several epochs; use a smaller n, or "

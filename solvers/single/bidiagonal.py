@@ -23,10 +23,20 @@ from factorize.solvers.methods.compiled import Array, Index, Product, TwoArrays,
 from factorize.solvers.methods.poles import UNIT, Poles
 from factorize.solvers.single.newton import require_range, vectors
 from factorize.solvers.single.streaming import Generators
+from factorize.workloads import BidiagonalInverse
 
 _CHUNK_BYTES = 1 << 20  # bytes of e for all poles of a block: few calls, and all in the cache
 _PARALLEL_WORK = 1 << 21  # steps times poles from which a second thread pays for its start
 _STATE_PADDING = 4  # times the poles of a row, or two threads would write to one line of the cache
+
+
+def refuse_far(inverse: BidiagonalInverse) -> str | None:
+    """Return why the numbers of a workload's inverse are too far from 1 for `Bidiagonal`, or None."""
+    try:
+        Bidiagonal(inverse.p, inverse.q)
+    except ValueError as reason:
+        return f"buffered_linear needs learning rates and weights near 1 ({reason}); or use dense"
+    return None
 
 
 class Bidiagonal:

@@ -10,7 +10,7 @@ import pytest
 from specs import document_of, solved, spec_of
 
 from factorize import solvers
-from factorize.errors import SolveFailed
+from factorize.errors import SolveFailed, UnsupportedProblem
 from factorize.solvers.buffered.redrawn import MAX_SIDE
 from factorize.solvers.register import AUTOMATIC_BUFFERS
 from factorize.spec import Spec, notes_of_choice, parse_spec
@@ -176,6 +176,14 @@ def test_a_note_says_how_rates_of_zero_are_raised_where_the_line_shows_no_values
     asked = spec_of({"kind": "momentum", "n": 16, "momentum": 0.9, **rates}, {"kind": "buffered_linear", "buffers": 2})
     (note,) = notes_of_choice(asked, solvers.choose(asked), "")
     assert "so it is optimised for the same with learning rates of zero raised to a thousandth of the largest" in note
+
+
+@pytest.mark.parametrize("participation", [{"kind": "single"}, {"kind": "fixed_epochs", "epochs": 2}])
+def test_rates_too_far_from_one_are_refused_before_a_job_is_accepted(participation: dict[str, Any]) -> None:
+    rates = {"kind": "schedule", "n": 8, "learning_rates": [1e-80] * 8}
+    asked = {"workload": rates, "participation": participation, "mechanism": {"kind": "buffered_linear", "buffers": 2}}
+    with pytest.raises(UnsupportedProblem, match="needs learning rates and weights near 1 .* or use dense"):
+        solvers.choose(parse_spec(asked))
 
 
 @pytest.mark.parametrize("workload", [{"kind": "identity", "n": 64}, {"kind": "decay", "n": 64, "rate": 0.001}])
