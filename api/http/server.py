@@ -108,6 +108,9 @@ class ServerConnection(H11Protocol):
         self._received += len(data)
         super().data_received(data)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: clients may offer HTTP/2 or a websocket, and uvicorn would advise to install one."""
+
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP: uvicorn calls this while it handles h11's error, which knows the status."""
         error = sys.exception()

@@ -244,6 +244,7 @@ class Store:
             answer = self.digest_of(digest)
             if answer is None:
                 self.revocations.check(self.index.revoked_answer(digest) or digest)
+                self.check_present()
                 message = f"no factorization has the digest or spec digest {digest}; solve its spec first"
                 raise NotFound(message) from None
             return self.index.manifest(answer)

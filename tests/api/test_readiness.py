@@ -174,3 +174,4 @@ def test_over_http_notes_do_not_count_as_missing(tmp_path: Path, monkeypatch: py
         problem = live.get("/readyz").problem(503, "unavailable")
         assert problem["detail"] == "not ready: store (store-gone)" and problem["checks"]["store"] is False
         assert [one["state"] for one in problem["missing"]] == ["store-gone"]
+        live.get(f"/v1/factorizations/{'0' * 64}").problem(503, "unavailable")  # nobody can know that nothing has it

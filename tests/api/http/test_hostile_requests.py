@@ -7,6 +7,7 @@ coercion). tests/factorize/test_encoding.py and tests/factorize/spec/test_spec.p
 from __future__ import annotations
 
 import json
+import logging
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -31,6 +32,15 @@ def unharmed(live_service: LiveService) -> Iterator[None]:
     """Whatever a test has sent, the next honest request is answered."""
     yield
     assert live_service.get("/healthz").status == 200
+
+
+@pytest.mark.parametrize("offer", ["websocket", "h2c"])
+def test_an_offer_to_upgrade_is_passed_over_in_silence(
+    live_service: LiveService, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, offer: str
+) -> None:
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "handlers", [caplog.handler])
+    assert live_service.get("/healthz", {"Connection": "Upgrade", "Upgrade": offer}).status == 200
+    assert not caplog.records
 
 
 NOT_JSON = {
