@@ -173,8 +173,9 @@ async def _on_error(request: Request, error: Exception) -> Response:
         except tree.FactorizeError as refusal:
             error = refusal
     problem = next(make for kind, make in _PROBLEMS.items() if isinstance(error, kind))(request, error)
-    if problem.kind.status >= 500 and isinstance(error, _LOGGED_ERRORS):
-        _log.error("request %s: %s: %s", request_id(request), type(error).__name__, error)
+    told = error.__cause__ if isinstance(error, ProblemAnswer) else error
+    if problem.kind.status >= 500 and isinstance(told, _LOGGED_ERRORS):
+        _log.error("request %s: %s: %s", request_id(request), type(told).__name__, told)
     return problem.response(request_id(request))
 
 

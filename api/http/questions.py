@@ -222,7 +222,7 @@ def _ask(
             )
             answer = place.pair.solver.ask(kind, {**request, "store": service.store.url}, limits, report)
         except FactorizeError as error:
-            raise _problem(error, question.remedy) from None
+            raise _problem(error, question.remedy) from error
     return canonical_json(answer)
 
 

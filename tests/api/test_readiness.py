@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
@@ -21,6 +22,7 @@ from factorize.api.jobs.dask_solves import DaskSolves
 from factorize.api.jobs.ledger import Ledger
 from factorize.api.jobs.one_solve import LocalSolves, Missing
 from factorize.api.readiness import Readiness
+from factorize.errors import StoreUnavailable
 from factorize.storage.medium.bucket import Bucket, connect
 from factorize.storage.store import Store, open_store
 
@@ -163,7 +165,9 @@ def test_what_an_engine_is_missing_is_handed_on(ledger: Ledger, store: Store) ->
     assert states(ledger, store, StandingEngine([gone, loading, *rest])) == notes and "loading" in notes
 
 
-def test_over_http_notes_do_not_count_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_http_notes_do_not_count_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     with serving(tmp_path / "store") as live:
         other = Missing("engine", "other-worker", "the worker x is of factorize-0")
         monkeypatch.setattr(live.service.engine.solves, "missing", lambda: [other])
@@ -175,3 +179,6 @@ def test_over_http_notes_do_not_count_as_missing(tmp_path: Path, monkeypatch: py
         assert problem["detail"] == "not ready: store (store-gone)" and problem["checks"]["store"] is False
         assert [one["state"] for one in problem["missing"]] == ["store-gone"]
         live.get(f"/v1/factorizations/{'0' * 64}").problem(503, "unavailable")  # nobody can know that nothing has it
+        monkeypatch.setattr(live.service, "obtain", Mock(side_effect=StoreUnavailable("the disk of host-7 is full")))
+        refused = live.post({"workload": {"kind": "prefix", "n": 4}}).problem(503, "unavailable")
+        assert "Its log and /readyz say more" in refused["detail"] and "the disk of host-7 is full" in caplog.text
