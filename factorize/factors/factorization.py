@@ -151,7 +151,13 @@ class Factorization(Factors):
         return None if workload is None else self.matrix.divide(workload)
 
     def strategy_tensors(self) -> Mapping[str, np.ndarray]:
-        """Return the tensors of C by suffix ('' for a dense one), as doubles."""
+        """Return the tensors of C by suffix ('' for a dense one), as doubles.
+
+        Raises:
+            CorruptObject: the manifest is of another C.
+        """
+        if tensor_digest(self._stored_strategy()) != self.manifest.matrix("C").sha256:
+            raise CorruptObject("the manifest is of another C; make factors by factorize.certify, solve or load")
         return self.strategy.tensors()
 
     def opened(self) -> Factorization:
@@ -255,8 +261,7 @@ class Factorization(Factors):
     @cached_property
     def sensitivity(self) -> Sensitivity:
         """The certified sensitivity; see `Factors.sensitivity`. It raises CorruptObject for another C, too."""
-        if tensor_digest(self._stored_strategy()) != self.manifest.matrix("C").sha256:
-            raise CorruptObject("the manifest is of another C; make factors by factorize.certify, solve or load")
+        self.strategy_tensors()
         return super().sensitivity
 
     def _stored_strategy(self) -> list[np.ndarray]:

@@ -113,6 +113,10 @@ def test_a_strategy_of_one_result_with_the_claim_of_another_fails(made: Factoriz
     mixed = Factorization(made.spec, weaker, made.dual, made.manifest)
     with pytest.raises(CorruptObject, match="do not hash to"):
         mixed.verify()
+    later = Factorization(made.spec, made.strategy, made.dual, made.manifest)
+    calibration, later.strategy = later.calibrate(mu=1.0), weaker
+    with pytest.raises(CorruptObject, match="the manifest is of another C"):
+        later.noise(calibration, 3, seed=1 << 100)
     for believe in (lambda: mixed.sensitivity, lambda: mixed.calibrate(mu=1.0), lambda: mixed.certificate):
         with pytest.raises(CorruptObject, match="the manifest is of another C"):
             believe()
