@@ -43,9 +43,13 @@ class ExampleGradients(GradSampleModule):
         return super().forward(*inputs, **options)
 
     def _get_module_type(self, module: torch.nn.Module) -> type[torch.nn.Module] | None:
-        """Return a layer's type, by which Opacus finds its rule; those for convolutions know no padding but zeros."""
+        """Return a layer's type, by which Opacus finds its rule; None where the rule knows less than the layer.
+
+        Those for convolutions know no padding but zeros, and that of LayerNorm none without a bias.
+        """
         padded = getattr(module, "padding_mode", "zeros") != "zeros"
-        return None if padded else type(module)
+        bare = isinstance(module, torch.nn.LayerNorm) and module.bias is None
+        return None if padded or bare else type(module)
 
     def add_hooks(self, **options: Any) -> None:
         """Hook into the layers; see Opacus.

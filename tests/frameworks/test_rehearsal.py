@@ -394,7 +394,7 @@ class TestRows:
 
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "streamed"])
-@pytest.mark.parametrize("name", ["words", "circles", "channels last", "one pixel", "in place"])
+@pytest.mark.parametrize("name", ["words", "circles", "channels last", "one pixel", "in place", "no bias"])
 def test_settings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) -> None:
     torch.manual_seed(4)
     words = torch.nn.Sequential(torch.nn.Embedding(WORDS, 6, padding_idx=0), torch.nn.Linear(6, WORDS))
@@ -424,6 +424,7 @@ def test_settings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) ->
         "channels last": (last, mean, vectors()),
         "one pixel": (pixel, mean, vectors()),
         "in place": (in_place, mean, vectors()),
+        "no bias": (network(torch.nn.LayerNorm(8, bias=False)), mean, vectors()),
     }
     model, loop, data = {"words": (words, of_words, texts()), **others}[name]
     made = private(model, data, grad_sample_mode=mode)
