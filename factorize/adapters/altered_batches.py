@@ -170,7 +170,8 @@ def alter_batches(
     """Return a batch, batches in which about half of the examples are replaced, and a function that makes more of them.
 
     Every replaced example becomes the same other one, because a batch of the same labels in another order would hide
-    weights of classes. Draws of the collation fall on the same examples in all of them.
+    weights of classes. Each example is replaced in one of two batches, because others may depend on it alone, as on the
+    largest. Draws of the collation fall on the same examples in all of them.
 
     Args:
         items: the items of the batch.
@@ -178,7 +179,7 @@ def alter_batches(
         instead: items to replace examples by, one of them in each batch.
         usual: an item that is known to have a gradient, for batches without any.
         drop: whether to leave out most examples, too, if the sizes of batches depend on the examples.
-        shapes: whether to have a batch with another padding, too, if there is one.
+        shapes: whether to have two more batches, one with the other half replaced and one with another padding.
 
     Raises:
         InvalidParameter: the collation draws random numbers that cannot be drawn again, or for other entries.
@@ -221,6 +222,10 @@ def alter_batches(
             field="data",
         )
     altered = [found[alike] for alike in (True, False) if alike in found and (alike or shapes or len(found) == 1)]
+    if True in found and shapes:
+        others = sorted(set(range(size)) - {i for i, _ in found[True].kept})
+        more = (replace(others, new) for new in (*instead, *(items[i] for i in others)))
+        altered[1:1] = [next((each for each in more if each is not None and each.alike and each.other), found[True])]
     if drop and size > 1:
         before.restore()
         pairs = [(i, place) for place, i in enumerate(range(0, size, max(2, size // MAX_KEPT_EXAMPLES)))]

@@ -24,6 +24,8 @@ TOLERANCE_OF_REPEATS = 5e-6
 weight that mixes examples moves less than `TOLERANCE` at first, and an outlier makes it large."""
 MAX_SPREADS = 8
 """The most times that other examples may move a gradient farther than the same batch does that is taken again."""
+MAX_PASSES_BETWEEN = 3
+"""The most passes from an altered batch to the step, where each moves all gradients a little, as a schedule does."""
 TOLERANCE_OF_SHAPES = 2e-2
 """The tolerance between batches of different shapes, whose matrix products add up in other orders."""
 SHARE_OF_LARGEST = 1e-3
@@ -142,7 +144,11 @@ def difference_of_passes(
     by = max(float(moved.sum(0).norm()), float(moved.norm(dim=1).max())) / unit
     share = rows.moved(other, kept)
     roundings = 4 * max(rows.rounding, other.rounding) * len(kept) ** 0.5
-    allowed = (TOLERANCE if altered.alike else TOLERANCE_OF_SHAPES) + roundings + min(spread or 0.0, TOLERANCE)
+    allowed = (
+        (TOLERANCE if altered.alike else TOLERANCE_OF_SHAPES)
+        + roundings
+        + MAX_PASSES_BETWEEN * min(spread or 0.0, TOLERANCE)
+    )
     repeats = altered.alike and spread is not None and share > MAX_SPREADS * spread
     if repeats and share > TOLERANCE_OF_REPEATS + roundings:
         allowed = min(allowed, TOLERANCE_OF_REPEATS + roundings)

@@ -84,7 +84,7 @@ def make_private(
     Train as usual: for each epoch, for each batch of the loader: forward, backward, `optimizer.step()`,
     `optimizer.zero_grad()`. Checkpoint model and optimizer together; the loader continues from the optimizer's step.
 
-    The loader hands out one more batch before the first, and before the first of some later passes: a rehearsal, of
+    The loader hands out more batches before the first, and before the first of some later passes: a rehearsal, of
     which nothing is released (`factorize.adapters.rehearsal`). It refuses a model or a loss in which one example
     changes the gradients of others.
 

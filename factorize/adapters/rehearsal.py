@@ -2,9 +2,10 @@
 
 The clip norm bounds what an example adds to the sum only if its gradient is a function of the example alone. Class
 weights under a mean, `ignore_index`, contrastive losses, Mixup and layers that subtract a batch's mean break that, and
-one backward pass does not show it. So before a model's first step its first batch is taken once more with about half of
-its examples replaced by another one, under the same random numbers. Nothing of that pass is released. In the step that
-follows, the gradients of the examples that stayed must be the same.
+one backward pass does not show it. So before a model's first step its first batch is taken twice more, with about half
+of its examples replaced by another one and then the other half, under the same random numbers: no single example stays,
+such as the largest, on which others may depend. Nothing of these passes is released. In the step that follows, the
+gradients of the examples that stayed must be the same.
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
@@ -16,6 +17,7 @@ import torch
 from factorize.adapters.altered_batches import Altered, BatchMarks, Part, tensors_of
 from factorize.adapters.clipping import all_idle, example_rows
 from factorize.adapters.gradient_rows import (
+    MAX_PASSES_BETWEEN,
     TOLERANCE,
     TOLERANCE_OF_REPEATS,
     WAY_OUT,
@@ -200,7 +202,8 @@ class Rehearsal:
 
         What differs between that batch and one with replaced examples, and not between the same batch twice, does.
         """
-        states = [state for altered, _, state in self._passes if altered.alike]
+        states = [state for altered, _, state in self._passes[:1] if altered.alike]
+        states += [state for altered, _, state in self._passes[1:] if not altered.other]
         if not states or not states[0].late:
             return False
         fault = difference_of_states(*states[:2]) if len(states) > 1 else None
@@ -351,7 +354,7 @@ class Rehearsal:
             return False
         rows = GradientRows.of(example_rows(self.trained.named(), self._passes[0][0].rows))
         moved = [rows.moved(other, altered.kept) for altered, other, _ in self._passes if altered.alike]
-        self._doubted = any(TOLERANCE_OF_REPEATS < each < TOLERANCE for each in moved)
+        self._doubted = any(TOLERANCE_OF_REPEATS < each < MAX_PASSES_BETWEEN * TOLERANCE for each in moved)
         return self._doubted
 
     def compare(self, samples: Sequence[Rows], counted: torch.Tensor | None, clip_norm: float) -> None:

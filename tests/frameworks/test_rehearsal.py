@@ -201,7 +201,7 @@ def test_examples_without_a_gradient_are_no_mixture(most: float) -> None:
         batches.append(train(made, far_above(most)))
         made.optimizer.close()
         found.append(list(made.model.parameters()))
-    assert all(map(torch.equal, *found)) and batches[1] == 4 < batches[0] <= 4 + 4 * 5
+    assert all(map(torch.equal, *found)) and batches[1] == 4 < batches[0] <= 4 + 4 * 6
 
 
 @pytest.mark.parametrize("fall", [1e-5, 8e-4])
@@ -214,7 +214,25 @@ def test_a_loss_that_falls_from_pass_to_pass_is_no_mixture(fall: float) -> None:
         passes += 1
         return (1 - fall) ** passes * mean(model, batch)
 
-    assert train(made, loop) == 4 + 4 and made.optimizer.noise.step == 4
+    assert train(made, loop) == 4 + 6 and made.optimizer.noise.step == 4
+
+
+def scaled(model: Any, batch: Any) -> torch.Tensor:
+    return mean(model, (batch[0] / batch[0].abs().max(), batch[1]))
+
+
+def relative(model: Any, batch: Any) -> torch.Tensor:
+    losses = mean(model, batch, reduction="none")
+    return (losses / losses.detach().max()).mean()
+
+
+@pytest.mark.parametrize("loop", [scaled, relative])
+def test_what_one_example_decides_for_all_is_refused_whichever_it_is(loop: Loop) -> None:
+    for order_seed in range(6):
+        made = private(network(), order_seed=order_seed)
+        with pytest.raises(InvalidParameter, match="mixes the examples"):
+            train(made, loop)
+        made.optimizer.close()
 
 
 GATES: dict[str, tuple[Loop, Loop]] = {
@@ -271,7 +289,7 @@ SOUND: dict[str, tuple[Any, Loop, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_what_is_sound_trains_after_one_batch_more(name: str) -> None:
+def test_what_is_sound_trains_after_two_batches_more(name: str) -> None:
     model, loop, options = SOUND[name]
     if options.get("adaptive"):
         n, net = EXAMPLES // SIZE, model()
@@ -282,7 +300,7 @@ def test_what_is_sound_trains_after_one_batch_more(name: str) -> None:
         made = private(model(), **options)
     parts = sum(len(made.loader._parts(t)[0]) for t in range(len(made.loader.order)))
     rehearsed = options.get("physical_batch_size") != 1 and options.get("size") != 1 and "loss" not in options
-    assert train(made, loop) == parts + rehearsed
+    assert train(made, loop) == parts + 2 * rehearsed
     assert made.optimizer.noise.step == len(made.loader.order)
 
 
@@ -834,7 +852,7 @@ class TestNothingElseChanges:
     def test_loops_that_ask_for_one_batch_at_a_time(self):
         made = private(network(torch.nn.Dropout(0.5)))
         next(iter(made.loader))  # a look
-        for _ in range(EXAMPLES // SIZE + 1):
+        for _ in range(EXAMPLES // SIZE + 2):
             mean(made.model, next(iter(made.loader))).backward()
             made.optimizer.step()
             made.optimizer.zero_grad()
@@ -894,7 +912,7 @@ class TestChanges:
 
     def test_a_sound_layer_is_rehearsed_again(self):
         made, came = self.train(lambda m: m.__setitem__(1, torch.nn.ReLU()))
-        assert came == EXAMPLES // SIZE + 3 and made.optimizer.noise.step == EXAMPLES // SIZE
+        assert came == EXAMPLES // SIZE + 5 and made.optimizer.noise.step == EXAMPLES // SIZE
 
 
 def discriminator() -> torch.nn.Module:
@@ -1021,7 +1039,7 @@ class TestWhatTheLoopTrainsBeside:
             if not first:
                 fool(optimizer)
 
-        assert self.beside(made, other, iteration) == EXAMPLES // SIZE + 1 + ranks
+        assert self.beside(made, other, iteration) == EXAMPLES // SIZE + 2 + ranks
         assert made.optimizer.noise.step == EXAMPLES // SIZE
 
     def test_is_put_back_with_the_state_of_its_optimizer(self):
@@ -1056,7 +1074,7 @@ class TestWhatTheLoopTrainsBeside:
             made.optimizer.step()
             made.optimizer.zero_grad()
 
-        assert self.beside(made, other, iteration) == EXAMPLES // SIZE + 3
+        assert self.beside(made, other, iteration) == EXAMPLES // SIZE + 4
 
     @pytest.mark.parametrize("every", [1, 2])
     @pytest.mark.parametrize("of", ["a teacher", "the model"])
@@ -1152,7 +1170,7 @@ class TestWhatTheLoopTrainsBeside:
             return came
 
         if where == "counted":
-            assert train_once() == EXAMPLES // SIZE + 2 and float(centre.centre[0]) == pytest.approx(
+            assert train_once() == EXAMPLES // SIZE + 3 and float(centre.centre[0]) == pytest.approx(
                 1e-5 * EXAMPLES / SIZE
             )
             return
@@ -1172,7 +1190,7 @@ class TestPasses:
     def test_begin_with_a_rehearsal_ever_more_steps_apart(self):
         made = self.made(9)
         more = [train(made, mean) - EXAMPLES // SIZE for _ in range(9)]
-        assert more == [1, 1, 1, 1, 1, 0, 1, 0, 1] and made.optimizer.noise.step == 9 * EXAMPLES // SIZE
+        assert more == [2, 2, 2, 2, 2, 0, 2, 0, 2] and made.optimizer.noise.step == 9 * EXAMPLES // SIZE
 
     @pytest.mark.parametrize("loss", ["rehearsed", lambda m, b: mean(m, b, reduction="none")])
     def test_begin_after_an_evaluation(self, loss: Any):
@@ -1185,7 +1203,7 @@ class TestPasses:
                 made.optimizer.zero_grad()
                 came += 1
             made.model.eval()
-        assert came == 3 * EXAMPLES // SIZE + (3 if loss == "rehearsed" else 0)
+        assert came == 3 * EXAMPLES // SIZE + (6 if loss == "rehearsed" else 0)
 
     def test_a_loss_that_mixes_from_a_later_pass_on_is_refused_there(self):
         made = self.made(3)

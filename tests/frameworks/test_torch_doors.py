@@ -597,7 +597,7 @@ class Made(Door):
         """Rows of the data from the first step on, to which the rehearsal is nothing; and a batch from the second on."""
         run = self.begin(folder)
         with pytest.raises(FactorizeError, match="changed no gradient"):
-            for _ in range(2):
+            for _ in range(3):
                 next(run.batches)
                 run.backward(X[:SIZE], Y[:SIZE])
                 run.optimizer.step()
@@ -734,7 +734,7 @@ class Made(Door):
         self.made(receipt=Receipt(folder / "receipt.json"), clip=2 * CLIP)
 
     def _trained(self, run: Job, **loss: Any) -> None:
-        for _ in range(2):
+        for _ in range(3):
             x, y = next(run.batches)
             run.backward(x, y, **loss)
             run.optimizer.step()
