@@ -1,7 +1,6 @@
-"""One step of any streaming strategy as JAX operations, and its normals, on one device or on several.
+"""One step of any streaming strategy as JAX operations, on one device or on several, under jit and under shard_map.
 
-Coefficients are on the device, in float64 or as pairs of float32. Each device draws its part of the whole array's
-normals, under jit and under shard_map.
+Coefficients are on the device, in float64 or as pairs of float32.
 """
 
 from __future__ import annotations
@@ -118,32 +117,11 @@ def _next_state(table: DeviceTable, step: jax.Array, taken: Sequence[jax.Array],
     return kept
 
 
-def normals(
-    key: jax.Array, step: ArrayLike, leaf: int, like: jax.Array, kind: np.dtype, spec: PartitionSpec | None = None
-) -> jax.Array:
-    """Return the normals of a leaf at a step: of the whole array, or of the shard that a device holds in shard_map.
-
-    Args:
-        key: key of the noise.
-        step: step of the noise.
-        leaf: number of the leaf.
-        like: the leaf, or its part on this device.
-        kind: type of the numbers.
-        spec: PartitionSpec of the leaf inside shard_map, None outside.
-    """
-    own = jax.random.fold_in(jax.random.fold_in(key, step), leaf)
-    if spec is None:
-        return jax.random.normal(own, like.shape, kind)
-    whole = jax.random.normal(own, whole_shape(like, spec), kind)
-    starts = [place_of(_names(spec, side)) * n for side, n in enumerate(like.shape)]
-    return jax.lax.dynamic_slice(whole, starts, like.shape)
-
-
 def whole_shape(like: jax.Array, spec: PartitionSpec | None) -> tuple[int, ...]:
     """Return the shape of the whole array that a leaf is, or of which a device holds a part in shard_map."""
     if spec is None:
         return tuple(np.shape(like))
-    counts = [math.prod(jax.lax.axis_size(name) for name in _names(spec, side)) for side in range(like.ndim)]
+    counts = [math.prod(jax.lax.axis_size(name) for name in names_of(spec, side)) for side in range(like.ndim)]
     return tuple(n * count for n, count in zip(like.shape, counts, strict=True))
 
 
@@ -207,7 +185,7 @@ def manual_axes() -> tuple[str, ...]:
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
 
-def _names(spec: PartitionSpec, side: int) -> tuple[str, ...]:
+def names_of(spec: PartitionSpec, side: int) -> tuple[str, ...]:
     """Return the axes of the mesh that cut a side."""
     named = spec[side] if side < len(spec) else None
     if named is None:
@@ -217,7 +195,7 @@ def _names(spec: PartitionSpec, side: int) -> tuple[str, ...]:
 
 def replica_axes(leaf: jax.Array, spec: PartitionSpec | None) -> tuple[str, ...]:
     """Return the axes along which the devices in shard_map hold the same entries of a leaf; none outside."""
-    cut = {name for side in range(leaf.ndim) for name in _names(spec or PartitionSpec(), side)}
+    cut = {name for side in range(leaf.ndim) for name in names_of(spec or PartitionSpec(), side)}
     return tuple(name for name in manual_axes() if name not in cut)
 
 

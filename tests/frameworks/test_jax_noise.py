@@ -15,6 +15,7 @@ from structure_cases import strategies
 from test_noise import statistic
 
 from factorize.adapters import jax as jax_noise
+from factorize.adapters import jax_normals
 from factorize.adapters.coefficients import plan_table
 from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma_of_sums
 from factorize.adapters.jax_table import MAX_WRITTEN_TERMS, SplitDouble
@@ -53,6 +54,27 @@ def draw(noise: optax.GradientTransformation, state=None, *, steps: int = N, upd
         drawn, state = update(zero, state)
         rows.append(np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(drawn)]))
     return np.array(rows)
+
+
+class TestNormals:
+    KEY = np.array([123456789, 4000000000], np.uint32)
+
+    @pytest.mark.parametrize("shape", [(), (5,), (3, 4, 2), (0, 3), (70_000,)])
+    @pytest.mark.parametrize("most", [jax_normals.MAX_COUNT, 1])  # counters of one word, and of two
+    @pytest.mark.parametrize("kind", ["float32", "float64"])
+    def test_have_the_bits_of_jax(self, x64, shape, most, kind, monkeypatch):
+        monkeypatch.setattr(jax_normals, "MAX_COUNT", most)
+        like = jax.ShapeDtypeStruct(shape, kind)
+        for step, leaf in ((0, 0), (7, 63), (2**31 - 1, 200)):
+            own = jax.random.wrap_key_data(self.KEY, impl="threefry2x32")
+            theirs = jax.random.normal(jax.random.fold_in(jax.random.fold_in(own, step), leaf), shape, kind)
+            assert np.array_equal(theirs, jax_normals.normals(self.KEY, step, leaf, like, np.dtype(kind)))
+
+    def test_follow_no_setting(self):
+        like = jax.ShapeDtypeStruct((9,), np.float32)
+        drawn = jax_normals.normals(self.KEY, 1, 2, like, like.dtype)
+        with jax.threefry_partitionable(False):
+            assert np.array_equal(drawn, jax_normals.normals(self.KEY, 1, 2, like, like.dtype))
 
 
 class TestTransformation:

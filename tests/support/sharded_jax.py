@@ -71,12 +71,17 @@ def found(name: str, mesh: Mesh) -> dict[str, Any]:
     same = bool(np.array_equal(alone, drawn(update, spread, state)))
     noise.close()
     own = correlated_noise(made, scale, seed=3 << 64, specs=SPECS)
-    mapped_rows = drawn(mapped(own), spread, state)
+    in_shards = mapped(own).lower(spread, state).compile()
+    mapped_rows = drawn(in_shards, spread, state)
     own.close()
+
+    def whole(text: str) -> list[str]:
+        return [key for key in ("w", "b", "c") if f"f32[{','.join(map(str, SHAPES[key]))}]" in text]
+
     return {
         "same bits": same,
         "collectives": EXCHANGED.findall(program),
-        "whole leaves": [key for key in ("w", "b", "c") if f"f32[{','.join(map(str, SHAPES[key]))}]" in program],
+        "whole leaves": [*whole(program), *whole(in_shards.as_text())],
         "buffers": [int(max(s.data.size for s in leaf.addressable_shards)) for leaf in jax.tree.leaves(state.buffers)],
         "mapped": float(np.abs(alone - mapped_rows).max()),
         "spread": float(alone.std()),
