@@ -245,6 +245,12 @@ def test_a_model_that_holds_examples_is_refused(where: str) -> None:
     refuse_held_examples(holding(units, where), torch.utils.data.TensorDataset(units))
 
 
+def test_rows_as_long_as_a_text_are_not_read() -> None:
+    words = torch.arange(64).reshape(8, 8)
+    rows = torch.nn.Embedding.from_pretrained(words.float())
+    refuse_held_examples(rows, torch.utils.data.TensorDataset(words))
+
+
 def stale(model: torch.nn.Module) -> Any:
     model(torch.zeros(1, 6)).sum().backward()
     model[0].requires_grad_(False)
