@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedProblem
 from factorize.numbers.light_data import Document, LightData, Often, Steps
-from factorize.numbers.scalars import unmasked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -265,8 +264,9 @@ def example_indices(values: object, *, field: str) -> np.ndarray:
     """
     import numpy as np
 
-    array = unmasked(field, values)
-    if array.size and (array.dtype.kind not in "iu" or array.min() < 0 or int(array.max()) >= 1 << 63):
+    array = np.asarray(values)
+    whole = array.dtype.kind in "iu" and not np.ma.is_masked(values)
+    if array.size and (not whole or array.min() < 0 or int(array.max()) >= 1 << 63):
         raise InvalidParameter(
             "indices of examples must be integers from 0 to 2^63 - 1; give positions in the data", field=field
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from factorize.errors import extras_named
 from factorize.factors.factorization import Factorization
 from factorize.factors.solution import Draft, Progress, ProgressCallback
 from factorize.numbers.blas_threads import MAX_SIDE_WHOLE, one_blas_thread
-from factorize.numbers.compilations import when_compiling
+from factorize.numbers.processor_time import WATCHERS
 from factorize.solvers.evidence_search import begin, with_evidence
 from factorize.solvers.evidence_search import work as evidence_work
 from factorize.solvers.problem import Estimate, Problem, Reporter, refuse_beyond_memory, with_work
@@ -70,7 +70,7 @@ def solve(
         MissingExtra: without the extra `[solve]`, or `[conic]` for the mechanisms that need it.
     """
     relay = _Relay(progress)
-    with when_compiling(relay.compiles):
+    with relay.compilations():
         draft = _search(choose(spec).bind(matrices or {}), relay, evidence)
         relay.enter("certify")
         return Factorization.from_solution(draft.spec, draft.solution, solver=draft.solver)
@@ -84,7 +84,7 @@ def search(spec: SpecSource, *, progress: ProgressCallback | None = None) -> Dra
         progress: see `solve`.
     """
     relay = _Relay(progress)
-    with when_compiling(relay.compiles):
+    with relay.compilations():
         return _search(choose(spec), relay, evidence=True)
 
 
@@ -127,8 +127,16 @@ class _Relay:
         """Say that another phase begins, with what is known so far."""
         self(replace(self._last, phase=phase))
 
-    def compiles(self) -> None:
-        """Say that a kernel is compiled, which numba's cache has not."""
+    @contextmanager
+    def compilations(self) -> Iterator[None]:
+        """Say that a kernel is compiled, where the block calls one in this thread that numba's cache has not."""
+        before, WATCHERS.calls = WATCHERS.calls, (*WATCHERS.calls, self._compiles)
+        try:
+            yield
+        finally:
+            WATCHERS.calls = before
+
+    def _compiles(self) -> None:
         passed = time.monotonic() - self._began
         self._callback(replace(self._last, phase="compile", seconds=passed, seconds_left=None))
 

@@ -30,7 +30,8 @@ from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.container import local_path
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.format.receipts import REFUSALS
-from factorize.numbers.scalars import unmasked, whole_number
+from factorize.numbers.masked_entries import refuse_masked
+from factorize.numbers.scalars import whole_number
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.auditor import ParticipationAuditor
@@ -237,7 +238,10 @@ class FederatedRounds(Secret):
             return self.refuse(known, "twice", "it has already answered in this round")
         self._answered.add(known)
         try:
-            arrays = [unmasked("update", part) for part in update]
+            parts = [*update]
+            for part in parts:
+                refuse_masked("update", part)
+            arrays = [*map(np.asarray, parts)]
         except Exception as reason:  # what a client has sent may break its reader in any way
             return self.refuse(known, "shape", f"its update is not a list of arrays: {str(reason)[:80]}")
         shapes = [part.shape for part in arrays]

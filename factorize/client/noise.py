@@ -20,7 +20,8 @@ from factorize.client.normals import commitment, make_normals
 from factorize.client.regions import Region
 from factorize.client.single_use import NoiseUse
 from factorize.errors import InvalidParameter
-from factorize.numbers.scalars import unmasked, whole_number
+from factorize.numbers.masked_entries import refuse_masked
+from factorize.numbers.scalars import whole_number
 from factorize.privacy import Calibration, refuse_infinite
 
 if TYPE_CHECKING:
@@ -234,7 +235,8 @@ class NoiseGenerator(Checkpointed):
 
     def _accept(self, name: str, values: np.ndarray, divisor: int = 1) -> np.ndarray:
         """Return a sum or a mean after checking its shape, its digits, and that clipped gradients can have it."""
-        array = unmasked(name, values)
+        refuse_masked(name, values)
+        array = np.asarray(values)
         if array.shape != self.shape or array.dtype not in (np.float32, np.float64):
             raise InvalidParameter(
                 f"the {name} has shape {array.shape} and type {array.dtype}, but the noise has shape {self.shape}; "

@@ -18,7 +18,7 @@ import numpy as np
 
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.format.container import local_path
-from factorize.numbers.scalars import unmasked
+from factorize.numbers.masked_entries import refuse_masked
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.layouts import build_matrix
 
@@ -145,7 +145,8 @@ def _array(source: Any) -> np.ndarray:
         source = source.detach().cpu()
         source = source.double() if source.is_floating_point() else source
     try:
-        return np.asarray(unmasked("it", source))
+        refuse_masked("it", source)
+        return np.asarray(source)
     except (ValueError, TypeError, RuntimeError) as why:
         raise InvalidStrategy(f"the strategy, a {type(source).__name__}, is not an array: {why}; give C") from None
 

@@ -22,9 +22,8 @@ from numba.core.typing.context import Context
 from numba.core.typing.templates import Signature
 from numba.extending import intrinsic
 
-from factorize.numbers.compilations import WATCHERS
 from factorize.numbers.kernel_cache import KernelCache
-from factorize.numbers.processor_time import stop_clock
+from factorize.numbers.processor_time import WATCHERS, stop_clock
 
 
 def compile_late(function: Callable[..., object], **options: object) -> Any:
@@ -50,7 +49,7 @@ class _Compiler(event.Listener):
     clock = ExitStack()
 
     def on_start(self, event: event.Event) -> None:
-        for call in [*WATCHERS.calls]:
+        for call in WATCHERS.calls:
             call()
         if self.depth == 0:
             self.collects = gc.isenabled()

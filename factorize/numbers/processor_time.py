@@ -1,8 +1,8 @@
-"""Processor seconds that count against a limit, without the time to compile, load and keep kernels."""
+"""Processor seconds that count against a limit, but for compiling, loading and keeping kernels; and who is told."""
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -18,6 +18,13 @@ class _Uncounted(threading.local):
     seconds = 0.0
 
 
+class Watchers(threading.local):
+    """The functions that this thread calls before it compiles a kernel; what they raise ends the compilation."""
+
+    calls: tuple[Callable[[], None], ...] = ()
+
+
+WATCHERS = Watchers()
 _here, _lock = _Uncounted(), threading.Lock()
 _of_process = 0.0  # These seconds of the process do not count.
 _inside, _since = 0, 0.0  # These are the threads in a block, and the process's seconds when the first of them came.

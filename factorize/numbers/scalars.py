@@ -1,18 +1,13 @@
 """Single numbers, checked when they come from outside, and rounded towards safety."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from factorize.errors import InvalidParameter
-
-if TYPE_CHECKING:
-    import numpy as np
 
 MAX_STEPS = 100_000_000
 """The most steps of a run."""
@@ -89,15 +84,6 @@ def multiplier_of(sigma: float, *, clip_norm: float, sensitivity: float | Fracti
     """Return sigma / (clip_norm * sensitivity), rounded down."""
     exact = Fraction(sigma) / Fraction(clip_norm) / Fraction(sensitivity)
     return float(exact) * (1 - 2.0**-51)
-
-
-def unmasked(name: str, values: object) -> np.ndarray:
-    """Return what numpy makes an array of; raise InvalidParameter for masked entries, whose numbers would be used."""
-    import numpy as np
-
-    if np.ma.is_masked(values):
-        raise InvalidParameter(f"{name} has masked entries; fill them first, with .filled(0) for example", field=name)
-    return np.asarray(values)
 
 
 @contextmanager

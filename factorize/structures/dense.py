@@ -8,7 +8,6 @@ import numpy as np
 
 from factorize.errors import InvalidStrategy
 from factorize.format.tensors import check_strategy_tensors
-from factorize.numbers.scalars import unmasked
 from factorize.numbers.triangular import right_solve
 from factorize.structures.base import StoredMatrix, check_dense
 
@@ -66,7 +65,7 @@ def strategy_array(array: np.ndarray) -> np.ndarray:
         InvalidStrategy: the array is not square, empty, not finite, non-zero above the diagonal, or its diagonal is not
             positive.
     """
-    checked = np.ascontiguousarray(unmasked("C", array), dtype=np.float64)
+    checked = np.ascontiguousarray(array, dtype=np.float64)
     if checked.ndim != 2 or checked.shape[0] != checked.shape[1] or not len(checked):
         raise InvalidStrategy(f"a strategy matrix must be square and not empty; got shape {checked.shape}")
     check_strategy_tensors("dense", {"": checked}, len(checked))

@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from factorize.encoding import tensor_digest
 from factorize.errors import InvalidWorkload
-from factorize.numbers.scalars import unmasked
+from factorize.numbers.masked_entries import refuse_masked
 from factorize.plain_data import Count, Long, Real, Sha256
 from factorize.workloads.base import Workload
 
@@ -127,7 +127,8 @@ def check_workload_matrix(array: np.ndarray) -> np.ndarray:
             lower-triangular.
     """
     with np.errstate(invalid="ignore"):  # a signalling NaN raises, and is refused below
-        checked = np.array(unmasked("matrix", array), dtype=np.float64) + 0.0
+        refuse_masked("matrix", array)
+        checked = np.array(array, dtype=np.float64) + 0.0
     if checked.ndim != 2 or 0 in checked.shape:
         raise InvalidWorkload(f"a workload matrix must have two dimensions of at least 1; got shape {checked.shape}")
     if not np.isfinite(checked).all():
