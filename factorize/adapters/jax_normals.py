@@ -16,8 +16,8 @@ from jax.typing import ArrayLike
 
 from factorize.adapters.jax_table import names_of, place_of, whole_shape
 
-MAX_COUNT = 1 << 32
-"""The most entries of a leaf that one word of the counter tells apart; larger leaves take both."""
+WIDE_COUNT = 1 << 32
+"""The entries from which on a leaf takes both words of the counter."""
 _ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 _LEAVES = 64  # so many keys are made at once
 _PARITY = np.uint32(0x1BD11BDA)
@@ -76,7 +76,7 @@ _leaf_keys: Callable[[ArrayLike, ArrayLike, int], jax.Array] = jax.jit(_keys_of)
 def _counters(like: jax.Array, spec: PartitionSpec | None) -> Words:
     """Return the place of every entry in the whole array, row by row, as two words."""
     whole = whole_shape(like, spec)
-    wide = math.prod(whole) > MAX_COUNT
+    wide = math.prod(whole) >= WIDE_COUNT
     with jax.enable_x64(wide or jax.config.read("jax_enable_x64")):
         place = jnp.zeros(like.shape, np.uint64 if wide else np.uint32)
         for side, count in enumerate(like.shape):

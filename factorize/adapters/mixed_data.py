@@ -61,37 +61,33 @@ def refuse_mixed_data(dataset: Examples, collate: Callable[[list[Any]], object],
         InvalidParameter: the data mix examples.
     """
     before = Randomness.now()
-    places = [int(i) for i in np.linspace(0, len(dataset) - 1, MAX_COLLATED_EXAMPLES + 1)]
     try:
-        items = [call_seeded(0, dataset.__getitem__, i) for i in places]
-        last = _follows_reads(dataset, *places[:2])
-        columns = (_find_mixed_column(dataset, place) for place in ([] if last else places[:2]))
-        column = next(filter(None, columns), None)
-        read = getattr(dataset, "__getitems__", None)  # torch reads a whole batch by it
-        given, make = (items, collate) if read is None else (places, lambda chosen: collate(read(chosen)))
-        copied = read is None and not (last or column) and _copies_for_none(items[:-1], collate, axis)
-        mixed = copied or not (last or column) and any(_is_mixed(given, make, axis, draw) for draw in range(MAX_DRAWS))
+        mixture = _find_mixture(dataset, collate, axis)
     finally:
         before.restore()
-    if column or last or mixed:
-        what = (
-            f"the data set reads several entries of its {column} for one item, or their mean"
-            if column
-            else (
-                "an item of the data set depends on those read before it"
-                if last
-                else (
-                    "the collation puts another example in the place of one that is None"
-                    if copied
-                    else "the collation, or a transform of whole batches, mixes examples or moves them to other places"
-                )
-            )
-        )
+    if mixture is not None:
         raise InvalidParameter(
-            f"{what}, so an example takes part more often than the participation allows; make each item from one "
+            f"{mixture}, so an example takes part more often than the participation allows; make each item from one "
             "example alone, keep its place, and take means from public data",
             field="data",
         )
+
+
+def _find_mixture(dataset: Examples, collate: Callable[[list[object]], object], axis: int) -> str | None:
+    """Return in words how one example changes another one, or None."""
+    places = [int(i) for i in np.linspace(0, len(dataset) - 1, MAX_COLLATED_EXAMPLES + 1)]
+    items = [call_seeded(0, dataset.__getitem__, i) for i in places]
+    if _follows_reads(dataset, *places[:2]):
+        return "an item of the data set depends on those read before it"
+    if column := next(filter(None, (_find_mixed_column(dataset, place) for place in places[:2])), None):
+        return f"the data set reads several entries of its {column} for one item, or their mean"
+    read = getattr(dataset, "__getitems__", None)  # torch reads a whole batch by it
+    if read is None and _copies_for_none(items[:-1], collate, axis):
+        return "the collation puts another example in the place of one that is None"
+    given, make = (items, collate) if read is None else (places, lambda chosen: collate(read(chosen)))
+    if any(_is_mixed(given, make, axis, draw) for draw in range(MAX_DRAWS)):
+        return "the collation, or a transform of whole batches, mixes examples or moves them to other places"
+    return None
 
 
 def call_seeded(draw: int, call: Callable[[Given], Result], given: Given) -> Result:

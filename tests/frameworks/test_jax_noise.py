@@ -60,10 +60,10 @@ class TestNormals:
     KEY = np.array([123456789, 4000000000], np.uint32)
 
     @pytest.mark.parametrize("shape", [(), (5,), (3, 4, 2), (0, 3), (70_000,)])
-    @pytest.mark.parametrize("most", [jax_normals.MAX_COUNT, 1])  # counters of one word, and of two
+    @pytest.mark.parametrize("most", [jax_normals.WIDE_COUNT, 1])  # counters of one word, and of two
     @pytest.mark.parametrize("kind", ["float32", "float64"])
     def test_have_the_bits_of_jax(self, x64, shape, most, kind, monkeypatch):
-        monkeypatch.setattr(jax_normals, "MAX_COUNT", most)
+        monkeypatch.setattr(jax_normals, "WIDE_COUNT", most)
         like = jax.ShapeDtypeStruct(shape, kind)
         for step, leaf in ((0, 0), (7, 63), (2**31 - 1, 200)):
             own = jax.random.wrap_key_data(self.KEY, impl="threefry2x32")
