@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -18,8 +19,12 @@ MAX_SCANNED_EXAMPLES = 64
 """The most examples that are searched for one with rare labels: few enough to be read in the time of a step."""
 MAX_MARKED_ENTRIES = 1 << 16
 """The most entries by which a tensor is recognised: two batches differ in more, and reading as many costs nothing."""
-MAX_MARKS = 1 << 14
-"""The most tensors of earlier batches that are remembered: a megabyte of marks, and thousands of steps."""
+MAX_MARKED_ROW_ENTRIES = 1 << 6
+"""The most entries by which an example's row is recognised: there are hundreds of rows in a step."""
+MIN_TELLING_NUMBERS = 8
+"""The fewest whole numbers, beside the least and the largest of a row, that tell it from others: words, no padding."""
+MAX_MARKS = 1 << 17
+"""The most tensors and rows of earlier batches that are remembered: some 16 megabytes of marks."""
 MAX_KEPT_EXAMPLES = 8
 """The number of examples that stay if most of a batch is left out: a wrong factor shows in each, at little cost."""
 
@@ -123,12 +128,17 @@ class BatchMarks:
         self._earlier: dict[Hashable, None] = {}  # keys are in the order in which they were handed out
         self._returned: tuple[set[Hashable], set[Hashable]] = (set(), set())  # by the model, before and now
 
-    def hand_out(self, batch: object) -> None:
-        """Keep the marks of a batch; the marks of the step before count as earlier ones from now on."""
+    def hand_out(self, batch: object, *, rehearsal: bool = False) -> None:
+        """Keep the marks of a batch; the marks of the one before count as earlier ones from now on.
+
+        Examples of a rehearsal may all come in a step, so it leaves no mark of single ones.
+        """
         self._earlier.update(dict.fromkeys(self._now))
         for mark in list(self._earlier)[:-MAX_MARKS]:
             del self._earlier[mark]
-        self._now = {_mark(tensor) for tensor in tensors_of(batch)} - {None}
+        tensors = tensors_of(batch)
+        rows = () if rehearsal else itertools.chain.from_iterable(map(_row_marks, tensors))
+        self._now = {*map(_mark, tensors), *rows} - {None}
         self._returned = self._returned[1] or self._returned[0], set()
 
     def note_returned(self, outputs: object) -> None:
@@ -141,10 +151,17 @@ class BatchMarks:
         return bool(given & self._returned[0] - {None})
 
     def are_earlier(self, inputs: object) -> bool:
-        """Return whether the largest tensor that a model is given belongs to an earlier batch, and not to this one."""
+        """Return whether the largest tensor that a model is given belongs to an earlier batch, and not to this one.
+
+        Or half of its rows do, each to some batch, as those that are drawn from a replay buffer: a row alone may be the
+        like of an earlier one, as where a loop leaves out words.
+        """
         largest = max(tensors_of(inputs), key=torch.Tensor.numel, default=None)
-        mark = None if largest is None or not self._earlier else _mark(largest)
-        return mark in self._earlier and mark not in self._now
+        if largest is None or not self._earlier:
+            return False
+        marks = [_mark(largest), *_row_marks(largest)]
+        whole, *rows = (mark in self._earlier and mark not in self._now for mark in marks)
+        return whole or (any(rows) and 2 * sum(rows) >= len(rows))
 
 
 def _mark(tensor: torch.Tensor) -> Hashable:
@@ -156,6 +173,24 @@ def _mark(tensor: torch.Tensor) -> Hashable:
     if not len(some) or bool((some == some[0]).all()):
         return None
     return tensor.shape, hashlib.sha256(some.contiguous().view(torch.uint8).numpy()).digest()
+
+
+def _row_marks(tensor: torch.Tensor) -> list[Hashable]:
+    """Return a mark for each row of a tensor; None for a row of few whole numbers, which others may equal by chance."""
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.dim() < 2 or not tensor.numel():
+        return []
+    flat = tensor.detach().reshape(len(tensor), -1)
+    some = flat[:, :: -(-flat.shape[1] // MAX_MARKED_ROW_ENTRIES)].cpu().contiguous()
+    some = torch.view_as_real(some).flatten(1) if some.is_complex() else some
+    if some.is_floating_point():
+        some = some.float()
+        telling = (some != some.round()).any(1)
+    else:
+        some = some.long()
+        inner = (some != some.amin(1, keepdim=True)) & (some != some.amax(1, keepdim=True))
+        telling = inner.sum(1) >= MIN_TELLING_NUMBERS
+    marks = (hashlib.blake2b(row, digest_size=16).digest() for row in some.numpy())
+    return [(tensor.shape[1:], mark) if tells else None for mark, tells in zip(marks, telling.tolist(), strict=True)]
 
 
 def alter_batches(

@@ -13,6 +13,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Sampler, default_collate
 
 from factorize.adapters.altered_batches import Part, Randomness, alter_batches, rare_examples
+from factorize.adapters.data_mark import DataMark
 from factorize.adapters.empty_batches import collate_or_empty, empty_like
 from factorize.adapters.given_data import GivenData
 from factorize.adapters.jobs import Planned
@@ -60,6 +61,7 @@ class PrivateLoader(DataLoader[Any]):
             each of its ranks gets the examples rank, rank + ranks and so on, in parts of the physical batch size.
         optimizer: the optimizer whose auditor checks each batch.
         rehearsal: rehearsal of the optimizer, for which the loader first hands out batches of its own.
+        mark: mark of the data set, which each pass checks.
         axis: axis of the examples in a batch.
 
     Attributes:
@@ -72,7 +74,14 @@ class PrivateLoader(DataLoader[Any]):
     """
 
     def __init__(
-        self, given: GivenData, planned: Planned, optimizer: CorrelatedOptimizer, rehearsal: Rehearsal, *, axis: int = 0
+        self,
+        given: GivenData,
+        planned: Planned,
+        optimizer: CorrelatedOptimizer,
+        rehearsal: Rehearsal,
+        mark: DataMark,
+        *,
+        axis: int = 0,
     ) -> None:
         order, batching = planned.order, planned.job.batching
         physical, ranks = batching.physical, batching.ranks
@@ -89,7 +98,7 @@ class PrivateLoader(DataLoader[Any]):
             loading = {**loading, "collate_fn": partial(collate_or_empty, collate, empty)}
         super().__init__(given.dataset, batch_sampler=_Pass(self), **loading)
         self.order, self._shared, self._axis = order, (own_rank(), ranks), axis
-        self._optimizer, self._rehearsal, self._physical = optimizer, rehearsal, physical
+        self._optimizer, self._rehearsal, self._mark, self._physical = optimizer, rehearsal, mark, physical
         self.steps_of_pass = len(order) // batching.epochs
         left_out = not order.drawn and sum(len(order[t]) for t in range(self.steps_of_pass)) < len(given.dataset)
         # With a batch sampler torch leaves these attributes out, and other code looks for them.
@@ -139,11 +148,12 @@ class PrivateLoader(DataLoader[Any]):
         """Yield the batches that are left in this pass, each as its parts, which must be taken in this order.
 
         Raises:
-            InvalidParticipation: the order is at its end, or a step was not taken.
+            InvalidParticipation: the order is at its end, a step was not taken, or the data are in another order.
         """
         left = self.parts_left()
         if not left:
             raise InvalidParticipation(f"all {len(self.order)} steps are taken; no sensitivity covers more")
+        self._mark.check()
         fetched = super().__iter__()
         for t, some, masks in left:
             if t != self._optimizer.noise.step:

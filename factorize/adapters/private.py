@@ -12,7 +12,7 @@ from opacus import GradSampleModule
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
-from factorize.adapters.data_mark import mark_of
+from factorize.adapters.data_mark import DataMark
 from factorize.adapters.disjoint_optimizers import as_one
 from factorize.adapters.example_gradients import GRAD_SAMPLE_MODES, ExampleGradients
 from factorize.adapters.given import check_model, check_optimizer
@@ -154,7 +154,7 @@ def make_private(
     refuse_other_ranks(ranks)
     joint = adaptive == "joint"
 
-    def plan_here() -> tuple[tuple[Planned, GivenData, str], dict[str, Any]]:
+    def plan_here() -> tuple[tuple[Planned, GivenData, DataMark], dict[str, Any]]:
         inner = getattr(optimizer, "original_optimizer", optimizer)
         check_model(model)
         check_optimizer(inner, model)
@@ -185,17 +185,17 @@ def make_private(
             ),
         )
         planned = plan(job, _SAMPLINGS)
-        mark = mark_of(given.dataset, job.noise.secret)
-        return (planned, given, mark), {**planned.shared, "data": mark}
+        mark = DataMark(given.dataset, job.noise.secret)
+        return (planned, given, mark), {**planned.shared, "data": mark.keyed}
 
     planned, given, mark = agree("the plan of the job", plan_here)
     private = _private(planned, optimizer, ranks, seed=planned.job.noise.secret, auditor=planned.auditor, **options)
     noises = [private.noise] if planned.moments is None else [private.noise, private.second_noise]
     try:
-        private.overflow_delta, private.data_mark = planned.overflow_delta, mark
+        private.overflow_delta, private.data_mark = planned.overflow_delta, mark.keyed
         wrapped = ExampleGradients(model, mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction)
         private.rehearsal = Rehearsal(wrapped, private.params, loss, loss_reduction, ranks)
-        loader = PrivateLoader(given, planned, private, private.rehearsal, axis=0 if batch_first else 1)
+        loader = PrivateLoader(given, planned, private, private.rehearsal, mark, axis=0 if batch_first else 1)
         notes = (*given.replaced, *([] if joint else _rate_notes(optimizer, private, planned)))
         statement = replace(planned.statement("per_example" if callable(loss) else loss), replaced=notes)
         if receipt is not None and own_rank() == 0:

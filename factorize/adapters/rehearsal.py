@@ -99,14 +99,14 @@ class Rehearsal:
         """Refuse a parameter that breaks Opacus's hooks, and examples of an earlier step.
 
         Raises:
-            InvalidParticipation: the model gets a batch that was handed out before this one.
+            InvalidParticipation: the model gets examples that were handed out before this batch.
         """
         if not torch.is_grad_enabled():
             return
         self.trained.check()
         if self._model.training and not self.rehearsing and self._marks.are_earlier(inputs):
             raise InvalidParticipation(
-                "the model was given the batch of an earlier step, whose examples would take part more often than the "
+                "the model was given examples of an earlier step, which would take part more often than the "
                 "participation allows; train on each batch once, as it comes"
             )
         if self._model.training and self._marks.are_returned(inputs):
@@ -233,7 +233,7 @@ class Rehearsal:
         self._state = LoopState(self._model, self._passes[-1][2].others if self._passes else (), dropout=dropout)
         self._sizes = sizes_of(self._model)
         self._handed = altered
-        self._marks.hand_out(altered.batch)
+        self._marks.hand_out(altered.batch, rehearsal=True)
         if self._loss == "rehearsed":
             try:
                 yield altered.batch

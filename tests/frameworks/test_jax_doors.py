@@ -19,6 +19,7 @@ from door_contract import (
     EPOCHS,
     EXAMPLES,
     REORDERED,
+    REORDERED_WITHIN,
     RESTARTED,
     RULES,
     SEED,
@@ -325,7 +326,7 @@ class Made(Door):
             "a look at gradients before they have noise, such as a norm that sets the rate": Mistake(
                 "refused", self._used_without_noise, "sums without noise: only the noise .* takes them", TypeError
             ),
-            REORDERED: Mistake("believed", self._reordered),
+            **{row: Mistake("believed", self._reordered) for row in (REORDERED, REORDERED_WITHIN)},
             RESTARTED: Mistake("believed", self._restarted),
             "a loss that closes over the data": Mistake("refused", self._closure, "closes over"),
             "an example whose gradient is not finite": Mistake("right", self._infinite),

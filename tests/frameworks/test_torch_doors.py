@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +18,7 @@ from door_contract import (
     EPOCHS,
     EXAMPLES,
     REORDERED,
+    REORDERED_WITHIN,
     RESTARTED,
     RULES,
     SEED,
@@ -387,7 +388,7 @@ def other_step(door: Any, folder: Path) -> None:
     door.step(run)
     other, before = torch.optim.SGD(run.model.parameters(), lr=1.0), [p.clone() for p in run.optimizer.params]
     with pytest.raises(FactorizeError, match="gradients that have no noise"):
-        other.step(lambda: run.backward(X[:SIZE], Y[:SIZE]))
+        other.step(lambda: run.backward(X[:SIZE] + 1, Y[:SIZE]))
     assert all(map(torch.equal, before, run.optimizer.params))
     other.step()
 
@@ -587,7 +588,11 @@ class Made(Door):
                 "refused", self._one_loss, "one loss per example"
             ),
             "a data set that names examples more than once": Mistake("refused", self._repeated, "users="),
-            REORDERED: Mistake("believed", self._reordered),
+            REORDERED: Mistake("refused", self._reordered, "order of the data set has changed"),
+            REORDERED_WITHIN: Mistake("believed", self._reordered_within),
+            "examples of earlier steps that the loop keeps, as in a replay buffer": Mistake(
+                "refused", self._replayed, "examples of an earlier step"
+            ),
             RESTARTED: Mistake("refused", self._restarted, "names another example"),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
@@ -650,12 +655,45 @@ class Made(Door):
         self.made(data=DataLoader(Subset(ConcatDataset(again[:1]), range(EXAMPLES)), batch_size=SIZE))
 
     def _reordered(self, folder: Path) -> None:
+        """Rows that are read in another way after a pass, as at another size, are in no other order."""
+
+        def after_a_pass(data: Any, change: Callable[[], object]) -> Job:
+            made = self.made(data=DataLoader(data, batch_size=SIZE))
+            run = Job(made.model, made.optimizer, self.batches(made))
+            for _ in range(EXAMPLES // SIZE):
+                self.step(run)
+            change()
+            return run
+
+        rows, indices = [*TensorDataset(X, Y)], [*range(EXAMPLES)]
+        run = after_a_pass(rows, lambda: rows.__setitem__(slice(None), [(2 * x, y) for x, y in rows]))
+        self.step(run)
+        self.end(run)
+        run = after_a_pass(Subset(TensorDataset(X, Y), indices), indices.reverse)
+        with pytest.raises(FactorizeError, match="order of the data set has changed"):
+            self.step(run)
+        self.end(run)
+        self.step(after_a_pass(rows, rows.reverse))
+
+    def _reordered_within(self, folder: Path) -> None:
         run, kept = self.begin(folder), X.clone()
         self.step(run)
         X.copy_(kept.flip(0))
         self.step(run)
         X.copy_(kept)
         self.end(run)
+
+    def _replayed(self, folder: Path) -> None:
+        """One example of each of two earlier steps, which were in no batch together."""
+        run, kept = self.begin(folder), list[Any]()
+        while len(kept) < 2:
+            x, y = next(run.batches)
+            run.backward(x, y)
+            kept += [] if run.optimizer.rehearsal.rehearsing else [(x, y)]
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+        next(run.batches)
+        run.backward(*(torch.stack([part[0] for part in parts]) for parts in zip(*kept, strict=True)))
 
     def _restarted(self, folder: Path) -> None:
         """Read as before, as with augmentation, the data are the same; rows in another order, or chosen otherwise, not."""

@@ -16,6 +16,7 @@ from door_contract import (
     EPOCHS,
     EXAMPLES,
     REORDERED,
+    REORDERED_WITHIN,
     RESTARTED,
     RULES,
     SEED,
@@ -212,7 +213,8 @@ class HuggingFace(Door):
             **of_going_back(self, lambda run, state: run.optimizer.load_state_dict(state)),
             **of_looks(self),
             "a data set that names examples more than once": Mistake("refused", self._repeated, "users="),
-            REORDERED: Mistake("believed", self._reordered),
+            REORDERED: Mistake("refused", self._reordered, "order of the data set has changed"),
+            REORDERED_WITHIN: Mistake("believed", lambda folder: self._reordered(folder, 1)),
             RESTARTED: Mistake("refused", self._restarted, "names another example"),
             "a loop that trains on a batch that it keeps": Mistake("refused", self._kept, "as it comes"),
             "a data set or a collation that makes an item of several examples": Mistake(
@@ -241,12 +243,15 @@ class HuggingFace(Door):
                 self.made(folder, data=data)
         self.made(folder, data=torch.utils.data.Subset(rows.select([0] * EXAMPLES), range(EXAMPLES)))
 
-    def _reordered(self, folder: Path) -> None:
+    def _reordered(self, folder: Path, steps: int = EXAMPLES // SIZE) -> None:
         run = self.begin(folder)
-        self.step(run)
+        for _ in range(steps):
+            self.step(run)
         DATA.reverse()
-        self.step(run)
-        DATA.reverse()
+        try:
+            self.step(run)
+        finally:
+            DATA.reverse()
         self.end(run)
 
     def _restarted(self, folder: Path) -> None:

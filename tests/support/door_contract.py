@@ -220,7 +220,8 @@ def of_looks(door: Door) -> dict[str, Mistake]:
     return {"a look at gradients before they have noise, such as a norm that sets the rate": Mistake("right", look)}
 
 
-REORDERED = "data whose order changes on the way, or examples of earlier steps in a batch, as of a replay buffer"
+REORDERED = "data whose order changes from one pass to the next, as by a shuffle after each epoch"
+REORDERED_WITHIN = "data whose order changes within a pass, or a collation that keeps examples for later batches"
 
 
 class Door(ABC):
