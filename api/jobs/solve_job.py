@@ -7,7 +7,7 @@ when its lease in the ledger has run out, or at once where the engine's process 
 import os
 import secrets
 import socket
-import time
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -199,13 +199,9 @@ def _timings(document: dict[str, object]) -> dict[str, tuple[float, float]]:
     return timings
 
 
-_CLOCK_SECONDS = 5.0
-"""Seconds by which a machine's clock may have been set since an engine was named."""
-
-
 def new_owner() -> str:
     """Return a name for an engine of this process: machine, boot, namespace; its number and start; and chance."""
-    return " ".join([*_here(), str(os.getpid()), f"{time.time():.0f}", secrets.token_hex(4)])
+    return " ".join([*_here(), str(os.getpid()), _started(os.getpid()), secrets.token_hex(4)])
 
 
 def has_ended(owner: str) -> bool:
@@ -216,10 +212,19 @@ def has_ended(owner: str) -> bool:
     if parts[:3] != _here():
         return False
     try:
-        process = psutil.Process(int(parts[3]))
-        return process.status() == psutil.STATUS_ZOMBIE or process.create_time() >= float(parts[4]) + _CLOCK_SECONDS
-    except psutil.NoSuchProcess:
+        number = int(parts[3])
+        return psutil.Process(number).status() == psutil.STATUS_ZOMBIE or _started(number) != parts[4]
+    except (psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):
         return True
+
+
+def _started(number: int) -> str:
+    """Return when a process was started: on Linux since the boot, which stays as it is while the clock is set."""
+    import psutil
+
+    if sys.platform == "linux":
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19]
+    return f"{psutil.Process(number).create_time():.2f}"
 
 
 def has_fallen(owner: str) -> bool:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -26,7 +27,7 @@ from ports import free_ports
 from servers import shared_pool
 from toy_solver import RESULT
 
-from factorize.api.jobs import dask_cluster, one_solve
+from factorize.api.jobs import dask_cluster, one_solve, solve_job
 from factorize.api.jobs import engine as engine_module
 from factorize.api.jobs.engine import JobEngine
 from factorize.api.jobs.ledger import Ledger
@@ -524,6 +525,14 @@ def test_an_engine_of_this_machine_is_gone_with_its_process():
         assert not has_ended(other) and not has_fallen(other), "its lease says whether it lives"
     rebooted = " ".join([machine, boot[::-1], namespace, str(dead.pid), started, chance])
     assert has_fallen(rebooted) and not has_ended(rebooted), "another machine may have the same name"
+
+
+def test_an_engine_lives_whatever_the_clock_is_set_to(monkeypatch):
+    slow = SimpleNamespace(time=lambda: time.time() - 3600.0)
+    monkeypatch.setattr(solve_job, "time", slow, raising=False)
+    owner = new_owner()
+    monkeypatch.undo()
+    assert not has_ended(owner), "two services of one machine would take each other's jobs for ever"
 
 
 def dask_process(stack: ExitStack, *arguments: str) -> subprocess.Popen[bytes]:
