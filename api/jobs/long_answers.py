@@ -45,11 +45,16 @@ class LongAnswers:
         mine = self._named(owner, digest)
         with writing(self._engine) as connection:
             connection.execute(answers.update().where(*mine).values(told=self._clock, **news._asdict()))
-            return connection.scalar(sa.select(self._clock - answers.c.looked).where(*mine))
+            # A look in the future is from before the clock was set back, and not of this moment.
+            return connection.scalar(sa.select(sa.func.abs(self._clock - answers.c.looked)).where(*mine))
 
     def look(self, owner: str, digest: str) -> LongAnswer | None:
-        """Return what is known of a caller's answer, unless its service is silent; counts as a look for it."""
-        alive = sa.or_(answers.c.answer.is_not(None), answers.c.told > self._clock - SILENT_SECONDS)
+        """Return what is known of a caller's answer, unless its service is silent; counts as a look for it.
+
+        A word from the future is from before the clock was set back: its service may have ended since.
+        """
+        heard = sa.func.abs(self._clock - answers.c.told) < SILENT_SECONDS
+        alive = sa.or_(answers.c.answer.is_not(None), heard)
         mine = (*self._named(owner, digest), alive)
         with reading(self._engine) as connection:
             row: Any = connection.execute(sa.select(answers.c.progress, answers.c.answer).where(*mine)).first()

@@ -181,7 +181,8 @@ class Mirror(Service):
         """Read the index if nobody has for a day, so that revoked results leave the cache; warn where that fails."""
         memory = self._memory("plain" if self._key is None else "signed")
         looks = [look.stat().st_mtime for look in memory.glob("*")]
-        if looks and max(looks) < time.time() - MAX_UNASKED_SECONDS:
+        # A look in the future is from before the clock was set back, and says nothing of today.
+        if looks and all(abs(time.time() - look) > MAX_UNASKED_SECONDS for look in looks):
             try:
                 self.index()
             except (ServiceError, StoreError) as error:

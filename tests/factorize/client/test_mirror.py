@@ -191,8 +191,9 @@ def test_what_was_revoked_is_told_and_gone(made: Path, tmp_path: Path, monkeypat
             assert source != digest or isinstance(told.value, Revoked)
 
 
+@pytest.mark.parametrize("seconds", [-86_500, 10 * 86_400], ids=["a day ago", "before the clock was set back"])
 def test_what_is_cached_is_asked_about_again(
-    made: Path, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Path, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
     shutil.copytree(made / "store", tmp_path / "store")
     results = open_store(tmp_path / "store", create=False)
@@ -203,7 +204,7 @@ def test_what_is_cached_is_asked_about_again(
         write_mirror(results, str(mirror))
         assert factorize.load(gone, url=url).digest == gone  # the index was read a moment ago
         memory = next((tmp_path / "cache/mirrors").glob("*/*"))
-        os.utime(memory, (0, memory.stat().st_mtime - 86_500))
+        os.utime(memory, (0, memory.stat().st_mtime + seconds))
         with pytest.warns(CacheUnusable, match=f"{gone} was revoked: the sensitivity was wrong"):
             assert fetch(kept, url=url, to=to) == to
     with pytest.raises(Revoked, match="the sensitivity was wrong"):
