@@ -45,11 +45,10 @@ class DaskSolves:
         connection = self._connection
         return connection is not None and connection.up
 
-    def capacity(self) -> tuple[int, int] | None:
-        """Return memory in MB and threads of the largest worker of this release; None while none is known."""
+    def rooms(self) -> list[tuple[int, int]]:
+        """Return memory in MB and threads of each worker of this release that is known."""
         offers = [worker["resources"] for worker in self._workers().values()]
-        rooms = [(int(offer["MB"]), int(offer["CPU"])) for offer in offers if {"MB", "CPU", RELEASE} <= set(offer)]
-        return max(rooms, default=None)
+        return [(int(offer["MB"]), int(offer["CPU"])) for offer in offers if {"MB", "CPU", RELEASE} <= set(offer)]
 
     def worker_loads(self) -> list[WorkerLoad]:
         """Return what each worker of this release does."""
@@ -75,7 +74,7 @@ class DaskSolves:
             if RELEASE not in worker["resources"]
         ]
         notes = [Missing("engine", "other-worker", detail) for detail in strangers]
-        if self.capacity() is None:
+        if not self.rooms():
             notes.append(Missing("engine", "no-workers", "start `factorize worker` of this release"))
         return notes
 

@@ -89,8 +89,8 @@ class JobEngine(FollowedJobs):
             from factorize.api.jobs.dask_solves import DaskSolves
 
             self.solves = DaskSolves(scheduler, store, self._hear)
-        self.room: tuple[int, int] | None = self.solves.capacity()
-        """Memory in MB and threads of the largest worker; None while no worker is known."""
+        self.rooms: list[tuple[int, int]] = self.solves.rooms()
+        """Memory in MB and threads of each worker."""
         self._lock = threading.RLock()  # guards what is sent
         self._sent: dict[str, tuple[SolveJob, Any]] = {}  # jobs whose solves were submitted, with their futures
         self._thread = threading.Thread(target=self._work, name="factorize-engine", daemon=True)
@@ -129,7 +129,7 @@ class JobEngine(FollowedJobs):
     @property
     def capacity_mb(self) -> int | None:
         """Largest ``memory_mb`` that a worker can take; None while no worker is known."""
-        return None if self.room is None else self.room[0]
+        return max(self.rooms)[0] if self.rooms else None
 
     def submit(self, order: JobOrder, within: Within = lambda *_: None) -> SolveJob:
         """Have a spec solved, once. Blocks for a few milliseconds.
@@ -167,21 +167,26 @@ class JobEngine(FollowedJobs):
     def _send(self, job: SolveJob) -> None:
         """Have a job solved. Where it cannot be submitted it stays open, and the next round tries again."""
         with self._lock:
-            if self.closed or not self.solves.up:
-                return
-            largest_mb, processors = self.room or (None, job.threads)
-            room = job.memory_mb, min(job.threads, processors)
-            if job.suspect:
-                if largest_mb is None:
-                    return  # no worker is known that it could have for itself
-                room = largest_mb, processors
+            if self.closed or not self.solves.up or not self.rooms:
+                return  # what it asks for depends on what the workers have
+            room = self._room_for(job)
             try:
-                future = self.solves.submit(replace(job, threads=min(job.threads, processors)), room)
+                future = self.solves.submit(replace(job, threads=min(job.threads, room[1])), room)
             except Exception:
                 _log.warning("a job could not be submitted; it stays queued", exc_info=True)
                 return
-            self._sent[job.task] = job, future
+            self._sent[job.task] = replace(job, memory_mb=room[0], threads=room[1]), future
             future.add_done_callback(lambda ended: self._inbox.put(partial(self._on_end, job, ended)))
+
+    def _room_for(self, job: SolveJob) -> tuple[int, int]:
+        """Return memory in MB and threads to keep free for a solve: at most the threads of the largest worker."""
+        largest_mb, processors = max(self.rooms)
+        return (largest_mb if job.suspect else job.memory_mb), (
+            processors if job.suspect else min(job.threads, processors)
+        )
+
+    def _fits(self, memory_mb: int, threads: int) -> bool:
+        return any(memory_mb <= offered_mb and threads <= processors for offered_mb, processors in self.rooms)
 
     def _drop(self, task: str, *, kill: bool) -> None:
         """Forget a solve, and end it if asked to."""
@@ -294,7 +299,7 @@ class JobEngine(FollowedJobs):
         if self.solves.look_after():  # the connection was lost, and what was sent means nothing any more
             with self._lock:
                 self._sent.clear()
-        self.room = self.solves.capacity()
+        self.rooms = self.solves.rooms()
         rows = self._look_after_sent()
         living = {owner for owner in self._ledger.living() if not has_ended(owner)}
         running = Counter(job.owner for job in rows if job.state == "running")
@@ -304,15 +309,18 @@ class JobEngine(FollowedJobs):
                 self._guard(partial(self._resume, job, fell=alone and has_fallen(job.owner)))
 
     def _look_after_sent(self) -> list[SolveJob]:
-        """Let go of solves whose job is over or in other hands; return the open jobs."""
+        """Let go of solves whose job is over, in other hands, or too large for the workers; return the open jobs."""
         with self._lock:
-            tasks = list(self._sent)
+            sent = {task: asked for task, (asked, _) in self._sent.items()}
         rows = {job.task: job for job in self._ledger.list_unfinished()}
-        for task in tasks:
+        for task, asked in sent.items():
             if task not in rows:
                 self._drop(task, kill=True)
             elif rows[task].owner != self.id:  # an engine that took us for dead runs it now
                 self._drop(task, kill=self.solves.here)
+            elif self.rooms and not self._fits(asked.memory_mb, asked.threads) and self._fits(*self._room_for(asked)):
+                self._ledger.died(rows[task], deaths=0)  # smaller workers are there now, and it would wait for ever
+                self._drop(task, kill=True)
         return list(rows.values())
 
     def _resume(self, job: SolveJob, *, fell: bool) -> None:

@@ -170,9 +170,9 @@ class LocalSolves:
         self._pool, self._store, self._listen = pool, store, listen
         self._running: set[Solve] = set()
 
-    def capacity(self) -> tuple[int, int] | None:
-        """Return memory in MB and threads of the largest place."""
-        return self._pool.memory_mb, self._pool.processors
+    def rooms(self) -> list[tuple[int, int]]:
+        """Return memory in MB and threads of this machine."""
+        return [(self._pool.memory_mb, self._pool.processors)]
 
     def worker_loads(self) -> list[WorkerLoad]:
         """Return what this machine does."""

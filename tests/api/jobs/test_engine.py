@@ -548,10 +548,39 @@ def dask_process(stack: ExitStack, *arguments: str) -> subprocess.Popen[bytes]:
     return process
 
 
+LOOPBACK = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0", "--no-dashboard")
+
+
+def dask_worker(place: Place, address: str, folder: Path, processors: int = 2) -> subprocess.Popen[bytes]:
+    return dask_process(
+        place.stack, "worker", address, *LOOPBACK, "--no-nanny", "--nthreads", "2", "--memory-limit", "0",
+        "--resources", f"MB=700 CPU={processors} {dask_cluster.RELEASE}=9", "--local-directory", str(folder / "dask"),
+        "--preload", "toy_solver",
+    )  # fmt: skip
+
+
+def test_a_job_asks_for_what_the_workers_have_also_when_smaller_ones_replace_them(place, tmp_path):
+    (port,) = free_ports(1)
+    address = f"tcp://127.0.0.1:{port}"
+    dask_process(place.stack, "scheduler", "--port", str(port), *LOOPBACK)
+    engine = place.engine(scheduler=address)
+    wait_for(lambda: engine.solves.up)
+    engine.submit(replace(order(gate="go"), threads=4))
+    time.sleep(1.0)  # no worker is known
+    worker = dask_worker(place, address, tmp_path, processors=2)
+    wait_for(lambda: len(place.starts()) == 1)
+    worker.kill()
+    worker.wait()
+    dask_worker(place, address, tmp_path, processors=1)
+    wait_for(lambda: len(place.starts()) == 2)
+    place.open("go")
+    job = place.ended(digest(0))
+    assert (job.state, job.deaths) == ("done", 0)
+
+
 def test_a_scheduler_elsewhere_that_starts_late_dies_and_comes_back(place, tmp_path):
     (port,) = free_ports(1)
     address = f"tcp://127.0.0.1:{port}"
-    loopback = ("--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0", "--no-dashboard")
     with pytest.MonkeyPatch.context() as hasty:
         hasty.setattr(dask_cluster, "CONNECT_SECONDS", 0.2)  # nobody is there yet
         engine = place.engine(scheduler=address)
@@ -559,13 +588,8 @@ def test_a_scheduler_elsewhere_that_starts_late_dies_and_comes_back(place, tmp_p
     assert engine.submit(order(gate="go")).state == "queued"
 
     def start_both() -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
-        scheduler = dask_process(place.stack, "scheduler", "--port", str(port), *loopback)
-        worker = dask_process(
-            place.stack, "worker", address, *loopback, "--no-nanny", "--nthreads", "2", "--memory-limit", "0",
-            "--resources", f"MB=700 CPU=2 {dask_cluster.RELEASE}=9", "--local-directory", str(tmp_path / "dask"),
-            "--preload", "toy_solver",
-        )  # fmt: skip
-        return scheduler, worker
+        scheduler = dask_process(place.stack, "scheduler", "--port", str(port), *LOOPBACK)
+        return scheduler, dask_worker(place, address, tmp_path)
 
     scheduler, worker = start_both()
     pid = wait_for(place.starts)[0][1]
@@ -636,7 +660,9 @@ def test_a_worker_of_another_release_is_named_and_given_nothing(place, monkeypat
         assert "runs factorize-0.0.1" in stranger.detail and ours in stranger.detail
         assert engine.capacity_mb is None
         (worker,) = other.workers.values()
-        task = place.ledger.get(digest(0)).task
+        job = place.ledger.get(digest(0))
+        assert job.task not in other.scheduler.tasks
+        task = engine.solves.submit(job, (100, 1)).key  # as if the worker had been replaced just now
         wait_for(lambda: other.scheduler.tasks.get(task) and other.scheduler.tasks[task].state == "no-worker")
         assert not place.starts() and task not in worker.state.tasks
         engine.close()
