@@ -1,5 +1,6 @@
 """Answers, and what the routes share: ids from addresses, and answers that caches may keep."""
 
+import asyncio
 import gzip
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -190,6 +191,7 @@ async def _pieces(
             size = max(MIN_PIECE_BYTES, min(MAX_PIECE_BYTES, IN_FLIGHT_BYTES // service.readers))
             for start in range(0, len(view), size):
                 yield view[start : start + size]
+                await asyncio.sleep(0)  # the loop hears of a client that has left before more is written to it
             view = await anext(views, None)
     finally:
         service.readers -= 1

@@ -210,8 +210,8 @@ async def get_errors(call: ReadCall, name: str) -> Response:
     return json_response(document, headers={"Cache-Control": lasting(call.request, result)})
 
 
-_RANGE = re.compile(r"bytes\s*=[\s,]*(\d*)\s*-\s*(\d*)[\s,]*", re.ASCII | re.IGNORECASE)
-"""One range, in a list whose other elements are empty."""
+_RANGE = re.compile(r"bytes\s*=[\s,]*(\d{0,4000})\s*-\s*(\d{0,4000})[\s,]*", re.ASCII | re.IGNORECASE)
+"""One range, in a list whose other elements are empty, of numbers that Python reads: those of up to 4300 digits."""
 
 SIGNED_SECONDS = 600.0
 """Seconds for which the address of a file in a bucket is good."""

@@ -122,6 +122,7 @@ class RequestGuard:
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         begun = time.monotonic()
         lost: list[ProblemAnswer] = []
+        answered = False
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -134,6 +135,8 @@ class RequestGuard:
             await send(message)
 
         async def send_and_count(message: Message) -> None:
+            nonlocal answered
+            answered = True
             if message["type"] == "http.response.start":
                 status, seconds = message["status"], time.monotonic() - begun
                 route = getattr(scope.get("route"), "path", "none") if "caller" in scope["state"] else "none"
@@ -151,7 +154,12 @@ class RequestGuard:
         answering: ASGIApp = self.app if refusal is None else refusal.response(request_id)
         if refusal is None and scope["method"] == "OPTIONS" and scope["path"] == "*":
             answering = Response(status_code=204, headers={"Allow": ", ".join(METHODS)})
-        await answering(scope, receive, send_and_count)
+        try:
+            await answering(scope, receive, send_and_count)
+        except Exception:
+            if not answered:  # Starlette's own answer would not be counted, and would not have these headers
+                await ProblemAnswer("internal").response(request_id)(scope, receive, send_and_count)
+            raise
         for problem in lost:
             await problem.response(request_id)(scope, receive, send_with_headers)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import math
 import zlib
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from hostile_server import make
 from patience import wait_for
 from servers import Answer, LiveService
 
+from factorize.api.http.answers import _pieces
 from factorize.factors.factorization import Factorization
 from factorize.storage.blobs import blob_key
 
@@ -87,6 +91,7 @@ def test_one_range(
         "bytes=-",
         "bytes=a-b",
         "bytes=" + "9" * 400 + "-",
+        "bytes=" + "9" * 5000 + "-",
         "bytes",
     ],
     ids=lambda asked: asked[:24],
@@ -199,6 +204,24 @@ def test_readers_that_leave_are_not_counted(live_service: LiveService) -> None:
         # The head is sent before the body begins; 18 MB do not fit into the sockets, so the body cannot have ended.
         wait_for(lambda: live_service.service.readers == 1)
     wait_for(lambda: not live_service.service.readers)
+
+
+def test_the_server_hears_of_a_reader_that_leaves_before_it_writes_the_next_piece() -> None:
+    """Else asyncio warns of each write to a connection that is gone, some thousand times with many readers."""
+
+    async def nothing() -> AsyncIterator[memoryview]:
+        for view in ():
+            yield view
+
+    async def heard_between_two() -> list[bool]:
+        service: Any = SimpleNamespace(readers=0)
+        pieces, heard = _pieces(service, memoryview(bytes(3 << 20)), nothing()), list[bool]()
+        await anext(pieces)
+        asyncio.get_running_loop().call_soon(heard.append, True)
+        await anext(pieces)
+        return heard
+
+    assert asyncio.run(heard_between_two()) == [True]
 
 
 def test_damaged_bytes_are_never_served(live_service: LiveService) -> None:

@@ -44,8 +44,13 @@ def test_solves_are_counted_by_mechanism_and_end(tmp_path: Path) -> None:
     assert found["factorize_work", (("kind", "rows"), ("state", "running"))] == 0
 
 
-def test_requests_are_counted_by_route_and_status(tmp_path: Path) -> None:
+def test_requests_are_counted_by_route_and_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tmp_path / "store", solver="no_solver") as service:
+        with monkeypatch.context() as faulty:
+            faulty.setattr(service.service, "lookup", lambda *_: 1 / 0)
+            answer = service.get(f"/v1/factorizations/{'b' * 64}")
+        assert answer.problem(500, "internal")["request_id"] == answer.headers["x-request-id"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
         for path in ("/healthz", "/healthz", f"/v1/factorizations/{'a' * 64}", "/strange", "/stranger"):
             service.get(path)
         found = samples(service.get("/metrics").body.decode())
@@ -57,6 +62,7 @@ def test_requests_are_counted_by_route_and_status(tmp_path: Path) -> None:
 
     assert count("GET", "/healthz", "200") == 2
     assert count("GET", "/v1/factorizations/{name}", "404") == 1
+    assert count("GET", "/v1/factorizations/{name}", "500") == 1
     assert count("GET", "none", "404") == 2
     assert found["factorize_http_seconds_count", (("method", "GET"), ("route", "/healthz"))] == 2
 
