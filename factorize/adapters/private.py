@@ -13,7 +13,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
 from factorize.adapters.data_mark import DataMark
-from factorize.adapters.disjoint_optimizers import as_one
+from factorize.adapters.disjoint_optimizers import as_one, parts_of
 from factorize.adapters.example_gradients import GRAD_SAMPLE_MODES, ExampleGradients
 from factorize.adapters.given import check_model, check_optimizer
 from factorize.adapters.given_data import GivenData
@@ -196,7 +196,11 @@ def make_private(
         wrapped = ExampleGradients(model, mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction)
         private.rehearsal = Rehearsal(wrapped, private.params, loss, loss_reduction, ranks)
         loader = PrivateLoader(given, planned, private, private.rehearsal, mark, axis=0 if batch_first else 1)
-        notes = (*given.replaced, *([] if joint else _rate_notes(optimizer, private, planned)))
+        notes = (
+            *given.replaced,
+            *_notes_on_start(optimizer),
+            *([] if joint else _rate_notes(optimizer, private, planned)),
+        )
         statement = replace(planned.statement("per_example" if callable(loss) else loss), replaced=notes)
         if receipt is not None and own_rank() == 0:
             commitments, generator = [noise.commitment for noise in noises], private.noise.generator
@@ -207,6 +211,18 @@ def make_private(
             private.__dict__.pop(name, None)
         raise
     return Private(wrapped, private, loader, statement)
+
+
+def _notes_on_start(optimizer: torch.optim.Optimizer) -> list[str]:
+    """Return a remark if the optimizer was trained with before; some begin with a state of step 0."""
+    inner = getattr(optimizer, "original_optimizer", optimizer)
+    states = [each for part in parts_of(inner) for each in part.state.values() if each]
+    if not any(float(each.get("step", 1)) > 0 for each in states):
+        return []
+    return [
+        "The optimizer took steps before this job: unless its state and the weights come from public data or from "
+        "releases, no noise covers what they hold."
+    ]
 
 
 def _rate_notes(optimizer: torch.optim.Optimizer, private: CorrelatedOptimizer, planned: Planned) -> list[str]:

@@ -221,6 +221,7 @@ class PrivacyStatement:
             f"examples ({self.sampling} order, participation {dict(c.sensitivity.participation)}); clip norm "
             f"{at_most(c.clip_norm)}, {sums}, noise multiplier {at_least(c.noise_multiplier)} on sensitivity "
             f"{at_most(c.sensitivity.value)} ({c.sensitivity.kind}: {c.sensitivity.rule}); factorization "
-            f"{self.digest}. {chosen}"
+            f"{self.digest}. {chosen} What was computed from the data before the first step, such as initial weights, "
+            "means of features or a vocabulary, is not covered either."
             f"{_LOSS_NOTES.get(self.loss, '')}{second}{c.without_secrecy}{said}"
         )

@@ -588,6 +588,24 @@ def test_the_statement_notes_a_rate_that_is_far_from_what_such_noise_asks_for():
     assert clipped_twice == [note], "Adam takes the same rate at every clip norm"
 
 
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad])
+def test_the_statement_notes_an_optimizer_that_took_steps_before_the_job(kind: Any) -> None:
+    """Its moments, and the weights, may be those of the same data without noise."""
+    optimizers: list[torch.optim.Optimizer] = []
+    momentum = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    for taken in (False, True):
+        model = network()
+        optimizers.append(kind(model.parameters(), lr=0.1, **momentum))
+        if taken:
+            model(data().tensors[0]).sum().backward()
+            optimizers[-1].step()
+            optimizers[-1].zero_grad()
+        made = private(model=model, kind=lambda *_, **__: optimizers[-1])
+        made.optimizer.close()
+        assert any("took steps before this job" in note for note in made.statement.notes) == taken
+        assert "such as initial weights" in str(made.statement)
+
+
 def test_processes_without_a_process_group_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a script that torchrun starts twice, and that does not begin a group: each would make the job."""
     monkeypatch.setenv("WORLD_SIZE", "2")
