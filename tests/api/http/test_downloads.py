@@ -219,7 +219,7 @@ def test_the_server_hears_of_a_reader_that_leaves_before_it_writes_the_next_piec
         await anext(pieces)
         asyncio.get_running_loop().call_soon(heard.append, True)
         await anext(pieces)
-        return heard
+        return heard.copy()
 
     assert asyncio.run(heard_between_two()) == [True]
 
