@@ -256,10 +256,12 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close what listens, finish what runs."""
+        """Close what listens, finish what runs; a second Ctrl-C leaves out the wait for clients alone."""
         ending = asyncio.create_task(asyncio.to_thread(self.service.engine.close))
         await super().shutdown(sockets)
         await ending
+        if self.force_exit:  # uvicorn would break the service off, with a traceback
+            await self.lifespan.shutdown()
 
 
 def server(settings: Settings, *, service: SolverService | None = None) -> Server:

@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
+from urllib.request import urlopen
 
 import numpy as np
 import psutil
@@ -551,6 +552,19 @@ def test_serve_and_get_through_it(factorize: CommandLine) -> None:
             service.send_signal(signal.SIGINT)
         assert service.wait(600) == 130
     assert factorize("verify", manifest["digest"], "--store", "served").code == 0
+
+
+def test_a_second_ctrl_c_ends_a_service_without_a_traceback(factorize: CommandLine) -> None:
+    with factorize.start("serve", "--port", "0", "--store", "served") as service:
+        assert service.stdout is not None
+        url = service.stdout.readline().split()[1]
+        with urlopen(f"{url}/healthz") as answer:  # it has started
+            assert answer.status == 200
+        for _ in range(2):
+            service.send_signal(signal.SIGINT)
+            time.sleep(0.03)
+        _, err = service.communicate(timeout=600)
+    assert service.returncode == 130 and "Traceback" not in err
 
 
 def test_serve_on_a_port_in_use_is_usage(factorize: CommandLine) -> None:
