@@ -212,11 +212,11 @@ def _fill(service: Service, stored: StoredFile, file: BinaryIO, progress: Progre
 
 
 def _transfer(connection: Connection, stored: StoredFile, file: BinaryIO, progress: ProgressCallback) -> None:
-    """Append to the part file the data of one connection, which has to bring at least a byte."""
+    """Append to the part file the data of one connection, which has to bring a byte, or all where it begins anew."""
     position = file.seek(0, os.SEEK_END)
     headers = {"Accept-Encoding": "identity"}
     if position:
-        headers |= {"Range": f"bytes={position}-", "If-Range": f'"{stored.sha256}"'}
+        headers["Range"] = f"bytes={position}-"  # without If-Range: a mirror's web server has ETags of its own
     with connection.send("GET", f"/v1/blobs/{stored.sha256}", headers=headers) as reply:
         first = position if reply.status == 206 else 0
         expected = f"bytes {first}-{stored.bytes - 1}/{stored.bytes}"
@@ -234,7 +234,7 @@ def _transfer(connection: Connection, stored: StoredFile, file: BinaryIO, progre
                 if not count:
                     raise ServiceUnreachable(f"the connection was cut {left} bytes before the end of {stored.sha256}")
             except ServiceUnreachable:
-                if file.tell() <= first:
+                if file.tell() <= first or first < position:  # a server that begins anew each time may never end
                     raise
                 return
             file.write(buffer[:count])
