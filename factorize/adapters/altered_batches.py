@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from factorize.adapters.data_reads import DataReads
 from factorize.errors import InvalidParameter
 
 MAX_SCANNED_EXAMPLES = 64
@@ -92,6 +93,7 @@ class Part(NamedTuple):
         randomness: the random state when it is handed out.
         replace: a function that makes more altered batches.
         on_all_ranks: whether every rank of the job rehearses this step, so that all can take as many more passes.
+        reads: a watch for reads of the data beside the batch.
     """
 
     place: tuple[int, int]
@@ -100,6 +102,7 @@ class Part(NamedTuple):
     randomness: Randomness
     replace: Replace
     on_all_ranks: bool
+    reads: DataReads
 
     def unaltered(self) -> Altered:
         """Return a copy of the batch as an altered one in which every example stays."""

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Sampler, default_collate
 
 from factorize.adapters.altered_batches import Part, Randomness, alter_batches, rare_examples
 from factorize.adapters.data_mark import DataMark
+from factorize.adapters.data_reads import DataReads
 from factorize.adapters.empty_batches import collate_or_empty, empty_like
 from factorize.adapters.given_data import GivenData
 from factorize.adapters.jobs import Planned
@@ -216,7 +217,7 @@ class PrivateLoader(DataLoader[Any]):
         options = {"drop": self._sampled, "shapes": ranks == 1}
         batch, altered, replace = alter_batches(items, self.collate_fn, others, usual, **options)
         after.restore()
-        return Part(place, batch, altered, after, replace, on_all_ranks)
+        return Part(place, batch, altered, after, replace, on_all_ranks, DataReads(self.dataset, indices))
 
     def _parts(self, step: int) -> tuple[list[np.ndarray], np.ndarray | None]:
         """Return the indices of each part of a step, and which of them do not pad; None where nothing does."""

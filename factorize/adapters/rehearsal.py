@@ -16,6 +16,7 @@ import torch
 
 from factorize.adapters.altered_batches import Altered, BatchMarks, Part, tensors_of
 from factorize.adapters.clipping import all_idle, example_rows
+from factorize.adapters.data_reads import difference_of_reads
 from factorize.adapters.gradient_rows import (
     MAX_PASSES_BETWEEN,
     TOLERANCE,
@@ -169,6 +170,8 @@ class Rehearsal:
         while self._in_doubt():
             yield from self._repeat(part)
         yield from self._passes_of_idle(part)
+        if part.reads.seen and self._ranks == 1:
+            yield from self._swap_reads(part)
         if self._on_any_rank(bool(self._left) and self._model.training):
             found = yield from rehearse_states(
                 self._model, self._before, self._left, partial(self._repeat, part), self._on_any_rank
@@ -183,6 +186,17 @@ class Rehearsal:
         part.randomness.restore()
         yield from self._pass(part.unaltered())
         return self._passes[-1][1]
+
+    def _swap_reads(self, part: Part) -> Generator[object, None, None]:
+        """Take a batch as it is, and with other rows where the loop reads the data set, and keep a difference."""
+        found, passes = list[GradientRows](), [*self._passes]
+        for part.reads.swaps in (False, False, True):
+            found.append((yield from self._repeat(part)))
+        part.reads.swaps, self._passes = False, passes
+        kept = part.unaltered().kept
+        spread, moved = (found[1].moved(each, kept) for each in found[::2])
+        allowed = TOLERANCE_OF_REPEATS + 4 * found[1].rounding + MAX_PASSES_BETWEEN * spread
+        self.fault = self.fault or difference_of_reads(moved, allowed)
 
     def _passes_of_idle(self, part: Part) -> Iterator[object]:
         """Take batches that show whether others decide which examples have no gradient."""
@@ -232,11 +246,13 @@ class Rehearsal:
         self.trained.begin_pass()
         self._state = LoopState(self._model, self._passes[-1][2].others if self._passes else (), dropout=dropout)
         self._sizes = sizes_of(self._model)
+        assert self._part is not None
         self._handed = altered
         self._marks.hand_out(altered.batch, rehearsal=True)
         if self._loss == "rehearsed":
             try:
-                yield altered.batch
+                with self._part.reads.on():
+                    yield altered.batch
             finally:
                 if not self.rehearsing:
                     self._put_back()
@@ -247,8 +263,9 @@ class Rehearsal:
                     "without accumulation of gradients (physical_batch_size= divides a batch that is too large)"
                 )
         elif self._model.training:
-            losses = self._losses(altered)
-            (losses.mean() if self._reduction == "mean" else losses.sum()).backward()
+            with self._part.reads.on():
+                losses = self._losses(altered)
+                (losses.mean() if self._reduction == "mean" else losses.sum()).backward()
             self.capture()
         self._handed = None
         self._put_back()

@@ -1213,6 +1213,61 @@ class TestPasses:
         assert made.optimizer.noise.step == EXAMPLES // SIZE
 
 
+class TestReadsOfTheData:
+    """The loop has the tensors of the data set at hand, and may read examples that are not in the batch."""
+
+    data = vectors()
+    x, y = data.tensors
+
+    def partners(self, model: Any, batch: Any, **options: Any) -> torch.Tensor:
+        others = torch.randint(EXAMPLES, (len(batch[0]),))
+        return mean(model, (0.7 * batch[0] + 0.3 * self.x[others], batch[1]), **options)
+
+    def neighbours(self, model: Any, batch: Any) -> torch.Tensor:
+        with torch.no_grad():
+            near = torch.cdist(batch[0], self.x).topk(3, largest=False)[1]
+            wanted = functional.one_hot(self.y, 3)[near].float().mean(1)
+        return cross_entropy(model(batch[0]), wanted)
+
+    def centred(self, model: Any, batch: Any) -> torch.Tensor:
+        return mean(model, (batch[0] - self.x.T.mean(1), batch[1]))
+
+    @pytest.mark.parametrize("name", ["partners", "neighbours", "centred"])
+    @pytest.mark.parametrize("subset", [False, True])
+    def test_that_move_gradients_are_refused(self, name: str, subset: bool) -> None:
+        data = torch.utils.data.Subset(self.data, range(EXAMPLES)) if subset else self.data
+        made = private(network(torch.nn.Dropout(0.3)), data)
+        with pytest.raises(InvalidParameter, match="reads examples of the data set beside those of the batch"):
+            train(made, getattr(self, name))
+        assert made.optimizer.noise.step == 0
+
+    def test_by_a_loss_that_is_given_are_refused(self) -> None:
+        made = private(network(), self.data, loss=lambda m, b: self.partners(m, b, reduction="none"))
+        with pytest.raises(InvalidParameter, match="beside those of the batch"):
+            train(made, self.partners)
+
+    def test_of_the_batchs_own_rows_or_for_a_log_are_not(self) -> None:
+        data, passes = TensorDataset(self.x, self.y, torch.arange(EXAMPLES)), 0
+        made = private(network(), data)
+        for _, _, places in made.loader:
+            passes += 1
+            with torch.no_grad():
+                assert 0 <= float((made.model(self.x).argmax(1) == self.y).float().mean()) <= 1
+            ((1 - 1e-4) ** passes * mean(made.model, (self.x[places], self.y[places]))).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+        assert made.optimizer.noise.step == EXAMPLES // SIZE
+
+    def test_are_no_longer_watched_after_loops_of_two_jobs(self) -> None:
+        one, other = private(network(), self.data), private(network(), vectors(), seed=2**71)
+        for batches in zip(one.loader, other.loader, strict=True):
+            for made, batch in zip((one, other), batches, strict=True):
+                mean(made.model, batch).backward()
+                made.optimizer.step()
+                made.optimizer.zero_grad()
+        assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
 class TestWhatIsSaid:
     def test_in_the_statement(self):
         losses = {"rehearsed": "rehearsed", "per_example": lambda m, b: mean(m, b, reduction="none")}

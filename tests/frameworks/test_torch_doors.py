@@ -588,6 +588,7 @@ class Made(Door):
                 "refused", self._one_loss, "one loss per example"
             ),
             "a data set that names examples more than once": Mistake("refused", self._repeated, "users="),
+            "a loss that closes over the data": Mistake("refused", self._closed_over, "beside those of the batch"),
             REORDERED: Mistake("refused", self._reordered, "order of the data set has changed"),
             REORDERED_WITHIN: Mistake("believed", self._reordered_within),
             "examples of earlier steps that the loop keeps, as in a replay buffer": Mistake(
@@ -601,10 +602,11 @@ class Made(Door):
     def _kept(self, folder: Path) -> None:
         """Rows of the data from the first step on, to which the rehearsal is nothing; and a batch from the second on."""
         run = self.begin(folder)
+        own = X[:SIZE].clone(), Y[:SIZE].clone()
         with pytest.raises(FactorizeError, match="changed no gradient"):
             for _ in range(3):
                 next(run.batches)
-                run.backward(X[:SIZE], Y[:SIZE])
+                run.backward(*own)
                 run.optimizer.step()
         assert self.taken(run) == 0
         self.end(run)
@@ -674,6 +676,12 @@ class Made(Door):
             self.step(run)
         self.end(run)
         self.step(after_a_pass(rows, rows.reverse))
+
+    def _closed_over(self, folder: Path) -> None:
+        run = self.begin(folder)
+        for x, y in run.batches:
+            run.backward(x + X[torch.randint(EXAMPLES, (len(x),))], y)
+            run.released()
 
     def _reordered_within(self, folder: Path) -> None:
         run, kept = self.begin(folder), X.clone()
