@@ -130,6 +130,7 @@ def configure() -> None:
     dask.config.set(_SETTINGS)
     tcp.host_array = _bounded_array  # type: ignore[attr-defined, assignment]
     logging.getLogger("distributed").setLevel(logging.WARNING)
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it tells of a lost scheduler by a traceback
     adopt_dask()
 
 

@@ -133,6 +133,8 @@ class DaskSolves:
         self._rounds_without = 0 if self.up else self._rounds_without + 1
         if self._connection is not None and self._rounds_without < 2:
             return False
+        if self._connection is not None:
+            _log.warning("the scheduler at %s was lost; connecting to it anew", self._where)
         self._connect()
         return True
 

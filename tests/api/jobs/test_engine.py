@@ -578,7 +578,7 @@ def test_a_job_asks_for_what_the_workers_have_also_when_smaller_ones_replace_the
     assert (job.state, job.deaths) == ("done", 0)
 
 
-def test_a_scheduler_elsewhere_that_starts_late_dies_and_comes_back(place, tmp_path):
+def test_a_scheduler_elsewhere_that_starts_late_dies_and_comes_back(place, tmp_path, caplog):
     (port,) = free_ports(1)
     address = f"tcp://127.0.0.1:{port}"
     with pytest.MonkeyPatch.context() as hasty:
@@ -605,6 +605,7 @@ def test_a_scheduler_elsewhere_that_starts_late_dies_and_comes_back(place, tmp_p
     place.open("go")
     job = place.ended(digest(0))
     assert (job.state, job.attempts) == ("done", 2)
+    assert f"the scheduler at {address} was lost" in caplog.text and "Traceback" not in caplog.text
 
 
 def one_worker(place: Place, **resources: float) -> LocalCluster:
