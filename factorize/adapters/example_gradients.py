@@ -82,7 +82,7 @@ class ExampleGradients(GradSampleModule):
         if place is None:
             raise InvalidParameter(
                 f"a {type(module).__name__} got a second backward pass for one forward pass; add the losses up, and "
-                "call backward() once per batch",
+                "call backward() once per batch (a gradient penalty needs two: use differences of outputs instead)",
                 field="model",
             )
         module.activations.append(module.activations.pop(place))  # Opacus takes the last

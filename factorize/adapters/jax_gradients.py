@@ -208,8 +208,10 @@ class ClippedGradients:
                     break
             else:
                 raise InvalidParameter(
-                    "the gradients of the loss are not finite at the random parameters or data of this check; call "
-                    "gradients(params, data, indices, mask) once outside of jit, with your own",
+                    "the gradients of the loss for one example are not finite, nor are they at random parameters and "
+                    "data; leave out what one example does not have, such as a deviation over the batch, which would "
+                    "mix examples. If only random ones break the loss, call gradients(params, data, indices, mask) "
+                    "once outside of jit, with your own",
                     field="loss",
                 )
             self._refuse_mixing(own, examples, rows)

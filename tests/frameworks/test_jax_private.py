@@ -183,6 +183,7 @@ class TestGradients:
             (lambda w, x, y: optax.softmax_cross_entropy_with_integer_labels(x @ w, y), r"is \(1,\), not one number"),
             (lambda w, x, y: (0.0, loss(w, x, y)), "is tuple, not one number"),
             (lambda w, x, y: loss(w, x, y) * jnp.nan, "not finite.*outside of jit"),
+            (lambda w, x, y: loss(w, (x - x.mean(0)) / x.std(0), y), "a deviation over the batch, which would mix"),
         ],
     )
     def test_what_is_no_loss_of_one_example(self, wrong: Any, says: str) -> None:

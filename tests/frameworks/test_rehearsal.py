@@ -392,6 +392,20 @@ class TestRows:
             found.append(torch.cat([p.flatten() for p in made.model.parameters()]))
         assert made.optimizer.noise.step == EXAMPLES // SIZE and torch.allclose(*found, atol=1e-6)
 
+    def test_of_a_gradient_penalty(self):
+        """Differences of outputs bound the slope, too, with one backward pass."""
+
+        def slope(model: Any, x: torch.Tensor) -> torch.Tensor:
+            x = x.clone().requires_grad_()
+            return torch.autograd.grad(model(x).sum(), x, create_graph=True)[0].norm(dim=1)
+
+        def difference(model: Any, x: torch.Tensor) -> torch.Tensor:
+            return (model(x + 0.1) - model(x)).norm(dim=1)
+
+        with pytest.raises(InvalidParameter, match="gradient penalty needs two: use differences of outputs"):
+            train(private(network()), lambda m, b: mean(m, b) + slope(m, b[0]).square().mean())
+        train(private(network()), lambda m, b: mean(m, b) + difference(m, b[0]).square().mean())
+
     def test_of_two_views_in_one_batch(self):
         def joined(model: Any, batch: Any) -> torch.Tensor:
             one, other = model(torch.cat([batch[0]] * 2)).split(SIZE)
