@@ -34,7 +34,8 @@ class ExampleGradients(GradSampleModule):
         if mode == "streamed":
             samplers |= {kind: partial(keep_pass, samplers[kind]) for kind in _STREAMED_LAYERS}
         self.GRAD_SAMPLERS = samplers
-        super().__init__(model, force_functorch=mode == "functorch", **options)
+        with _tables_as_attributes(model):
+            super().__init__(model, force_functorch=mode == "functorch", **options)
 
     # torch.compiler.disable would import the compiler here, for jobs that compile nothing, too.
     @torch._disable_dynamo  # type: ignore[untyped-decorator]
@@ -93,6 +94,34 @@ class ExampleGradients(GradSampleModule):
 
 
 @contextmanager
+def _tables_as_attributes(model: torch.nn.Module) -> Iterator[None]:
+    """Let Opacus see a model without its buffers of whole numbers, such as places of words or pairs of pixels.
+
+    Opacus refuses a layer with buffers, and its functional copy of a layer reads none. A table is no statistic, and the
+    copy reads it as an attribute.
+    """
+    kept = [(layer, dict(layer._buffers)) for layer in model.modules()]
+    tables = [(layer, name, each) for layer, own in kept for name, each in own.items() if each is not None]
+    hidden = [(layer, name, each) for layer, name, each in tables if not is_statistic(each)]
+    for layer, name, each in hidden:
+        del layer._buffers[name]
+        layer.__dict__[name] = each
+    try:
+        yield
+    finally:
+        for layer, name, _ in hidden:
+            del layer.__dict__[name]
+        for layer, own in kept:  # in the order of before
+            layer._buffers.clear()
+            layer._buffers.update(own)
+
+
+def is_statistic(buffer: torch.Tensor) -> bool:
+    """Return whether a buffer may hold means or sizes, which follow the examples; tables hold whole numbers."""
+    return buffer.is_floating_point() or buffer.is_complex()
+
+
+@contextmanager
 def _named_errors(layer: torch.nn.Module) -> Iterator[None]:
     """Name the layer whose gradients of examples Opacus cannot make.
 
@@ -112,8 +141,8 @@ def _named_errors(layer: torch.nn.Module) -> Iterator[None]:
             ) from None
         raise InvalidParameter(
             f"Opacus makes no gradient of each example for a {type(layer).__name__}: {str(error).splitlines()[0][:120]}"
-            "; a layer with parameters of its own has to take one tensor, return one, and draw no random numbers (no "
-            "Dropout inside); move its parameters into a layer of their own",
+            "; a layer with parameters of its own has to take one tensor, not by a keyword, return one, and draw no "
+            "random numbers (no Dropout inside); move its parameters into a layer of their own",
             field="model",
         ) from error
 

@@ -187,7 +187,10 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         "module 0 is an EmbeddingBag, .* use Embedding",
     ),
     "weight_norm": (lambda: normed(torch.nn.utils.weight_norm), "module 0 has the tensor weight, .*parametrizations"),
-    "spectral_norm": (lambda: normed(torch.nn.utils.parametrizations.spectral_norm), "module 0 has trained .* buffers"),
+    "spectral_norm": (
+        lambda: normed(torch.nn.utils.parametrizations.spectral_norm),
+        "module 0 has trained .* the buffer .*_u",
+    ),
     "a tensor to be trained": (loose, "the model has the tensor scale, which has a gradient but is not a parameter"),
     "adapters of embeddings": (adapted_words, "lora_embedding_A has .* take embeddings out"),
 }

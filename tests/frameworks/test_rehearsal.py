@@ -426,7 +426,7 @@ class TestRows:
 
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "streamed"])
-@pytest.mark.parametrize("name", ["words", "circles", "channels last", "one pixel", "in place", "no bias"])
+@pytest.mark.parametrize("name", ["words", "circles", "channels last", "one pixel", "in place", "no bias", "table"])
 def test_settings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) -> None:
     torch.manual_seed(4)
     words = torch.nn.Sequential(torch.nn.Embedding(WORDS, 6, padding_idx=0), torch.nn.Linear(6, WORDS))
@@ -457,9 +457,12 @@ def test_settings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) ->
         "one pixel": (pixel, mean, vectors()),
         "in place": (in_place, mean, vectors()),
         "no bias": (network(torch.nn.LayerNorm(8, bias=False)), mean, vectors()),
+        "table": (network(torch.nn.Unflatten(1, (2, 4)), Windows(), torch.nn.Flatten()), mean, vectors()),
     }
     model, loop, data = {"words": (words, of_words, texts()), **others}[name]
+    names = [*model.state_dict()], [name for name, _ in model.named_buffers()]
     made = private(model, data, grad_sample_mode=mode)
+    assert names == ([*model.state_dict()], [name for name, _ in model.named_buffers()])
     batch, plain = next(iter(made.loader)), dict[Any, torch.Tensor]()
     loss = loop(made.model, batch)
     hooks = [p.register_hook(lambda gradient, p=p: plain.update({p: gradient.clone()})) for p in model.parameters()]
@@ -472,6 +475,21 @@ def test_settings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) ->
     made.optimizer.step()
     made.optimizer.zero_grad()
     train(made, loop)
+
+
+class Windows(torch.nn.Module):
+    """Attention as in a Swin transformer: with a trained bias for each distance, which a table of whole numbers tells."""
+
+    def __init__(self, size: int = 2, width: int = 4) -> None:
+        super().__init__()
+        self.mix, self.bias = torch.nn.Linear(width, 3 * width), torch.nn.Parameter(torch.zeros(2 * size - 1))
+        self.register_buffer("distances", torch.arange(size)[:, None] - torch.arange(size) + size - 1)
+        self.register_buffer("later", torch.ones(size, size, dtype=torch.bool).triu(1), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = torch.nn.functional.linear(x, self.mix.weight, self.mix.bias).chunk(3, -1)
+        scores = (q @ k.mT + self.bias[self.distances]).masked_fill(self.later, -1e9)
+        return scores.softmax(-1) @ v
 
 
 class Beside(torch.nn.Module):
