@@ -17,6 +17,9 @@ from torch.utils.data import Subset
 
 from factorize.errors import InvalidParameter
 
+MAX_SWAPPED_BYTES = 1 << 30
+"""The most bytes of a tensor of the data set that is watched: if it is read, it is copied once."""
+
 
 class DataReads(TorchDispatchMode):
     """A watch for reads of the tensors that a data set holds, which reads other rows if it is told to.
@@ -96,10 +99,10 @@ def _listed(value: object) -> Sequence[object]:
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
-    """Return whether a plain tensor has its memory for itself, in the order of its entries."""
+    """Return whether a plain tensor has its memory for itself, in the order of its entries, and may be copied."""
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
     whole = plain and tensor.is_contiguous() and tensor.dim() > 0 and tensor.numel() > 0
-    return whole and tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    return whole and tensor.nbytes == tensor.untyped_storage().nbytes() <= MAX_SWAPPED_BYTES
 
 
 def difference_of_reads(moved: float, allowed: float) -> InvalidParameter | None:

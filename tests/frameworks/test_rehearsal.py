@@ -17,6 +17,7 @@ from opacus.layers import DPLSTM
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from factorize.adapters import data_reads
 from factorize.adapters.clipping import clipped_sums, example_rows, use_up
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.private import Private, make_private
@@ -1288,6 +1289,12 @@ class TestReadsOfTheData:
             ((1 - 1e-4) ** passes * mean(made.model, (self.x[places], self.y[places]))).backward()
             made.optimizer.step()
             made.optimizer.zero_grad()
+        assert made.optimizer.noise.step == EXAMPLES // SIZE
+
+    def test_of_tensors_too_large_to_copy_are_not_watched(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(data_reads, "MAX_SWAPPED_BYTES", self.y.nbytes)
+        made = private(network(), self.data)
+        train(made, self.partners)
         assert made.optimizer.noise.step == EXAMPLES // SIZE
 
     def test_are_no_longer_watched_after_loops_of_two_jobs(self) -> None:
