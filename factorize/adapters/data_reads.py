@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import Subset
 
+from factorize.adapters.held_data import list_held
 from factorize.errors import InvalidParameter
 
 MAX_SWAPPED_BYTES = 1 << 30
@@ -40,7 +41,7 @@ class DataReads(TorchDispatchMode):
         self.seen, self.swaps, self._on = False, False, False
         while isinstance(dataset, Subset):
             places, dataset = np.asarray(dataset.indices)[places], dataset.dataset
-        held = [each for value in getattr(dataset, "__dict__", {}).values() for each in _listed(value)]
+        held = [each for value in list_held(dataset).values() for each in _listed(value)]
         size = len(dataset) if isinstance(dataset, Sized) else 0
         self._places = places
         self._columns = {

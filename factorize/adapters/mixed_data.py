@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from factorize.adapters.altered_batches import Randomness, tensors_of
+from factorize.adapters.held_data import list_held, with_others
 from factorize.errors import InvalidParameter
 
 MAX_COLLATED_EXAMPLES = 4
@@ -209,7 +210,7 @@ def _find_mixed_column(dataset: Any, place: int) -> str | None:
     while isinstance(dataset, torch.utils.data.Subset):
         dataset, place = dataset.dataset, int(dataset.indices[place])
     size, own = len(dataset), {key: each for kind in type(dataset).__mro__[::-1] for key, each in vars(kind).items()}
-    own = {key: each for key, each in own.items() if not key.startswith("__")} | getattr(dataset, "__dict__", {})
+    own = {key: each for key, each in own.items() if not key.startswith("__")} | list_held(dataset)
     for value in own.values():
         for inner in value if type(value) in (list, tuple) and len(value) <= MAX_COLUMNS else (value,):
             if isinstance(inner, torch.utils.data.Dataset) and hasattr(inner, "__len__") and len(inner):
@@ -217,7 +218,7 @@ def _find_mixed_column(dataset: Any, place: int) -> str | None:
                     return found
     columns: dict[str, list[_Watched]] = {name: [] for name in own}
     with suppress(Exception):  # a data set that needs the very types shows nothing
-        watched: Examples = _with(dataset, _map_all(own, size, lambda name, each: _watch(each, columns[name])))
+        watched: Examples = with_others(dataset, _map_all(own, size, lambda name, each: _watch(each, columns[name])))
         for draw in range(MAX_DRAWS // 2):
             call_seeded(draw, watched.__getitem__, place)
             for name, some in columns.items():
@@ -240,7 +241,7 @@ def _map_all(own: Mapping[str, object], size: int, change: Callable[[str, Any], 
 def _is_moved(dataset: Examples, altered: Mapping[str, object], place: int) -> bool | None:
     """Return whether other attributes make another item, each time it is read; None where they make none."""
     with suppress(Exception):
-        both = dataset, _with(dataset, altered)
+        both = dataset, with_others(dataset, altered)
         for draw in range(MAX_DRAWS // 2 if altered else 0):
             one, other = ([digest_of(call_seeded(draw, each.__getitem__, place))] for each in both)
             for _ in range(MAX_REPEATS if one != other else 0):
@@ -255,13 +256,6 @@ def _is_moved(dataset: Examples, altered: Mapping[str, object], place: int) -> b
 def _watch(column: Any, into: list[_Watched]) -> _Watched:
     into.append(_Watched(column))
     return into[-1]
-
-
-def _with(dataset: Given, attributes: Mapping[str, object]) -> Given:
-    """Return a copy of a data set with other attributes."""
-    made = copy(dataset)
-    made.__dict__.update(attributes)
-    return made
 
 
 def _is_mixed(items: Sequence[object], collate: Callable[[list[Any]], object], axis: int, draw: int) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import suppress
-from copy import copy
 from itertools import chain
 from typing import Any, cast
 
@@ -16,6 +15,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from factorize.adapters.altered_batches import Randomness
+from factorize.adapters.held_data import list_held, with_others
 from factorize.adapters.mixed_data import Examples, call_seeded, digest_of
 from factorize.errors import InvalidParticipation
 
@@ -79,8 +79,8 @@ def entries_of(dataset: Any, *, within: bool = False) -> np.ndarray:
 
 def _has_twins(dataset: Examples) -> bool:
     """Return whether items of a data set, or of one that it wraps, come again, as `data[i % n]` makes them."""
-    own = [dataset] if isinstance(dataset, (list, tuple)) else [*getattr(dataset, "__dict__", {}).values()]
-    few = [each for each in own if type(each) in (list, tuple) and len(each) < _TWINS]
+    own = [dataset] if isinstance(dataset, (list, tuple)) else [*list_held(dataset).values()]
+    few = [each for each in own if isinstance(each, (list, tuple)) and len(each) < _TWINS]
     sized = [(each, _size_of(each)) for each in chain(own, *few)]
     if any(_are_twins(dataset, pairs) for pairs in _possible_twins(len(dataset), sized)):
         return True
@@ -173,8 +173,9 @@ def _find_wrapped(dataset: Examples) -> Examples | None:
 def _read_for(dataset: Examples, place: int) -> Reads:
     """Return what is read of the sequences and data sets that a data set holds, to make an item."""
     read = Reads()
-    watched = copy(dataset)
-    watched.__dict__.update({name: _watch_entries(each, read) for name, each in vars(dataset).items()})
+    held = list_held(dataset)
+    noted = {name: _watch_entries(each, read) for name, each in held.items()}
+    watched = with_others(dataset, {name: each for name, each in noted.items() if each is not held[name]})
     call_seeded(0, watched.__getitem__, place)
     return read
 

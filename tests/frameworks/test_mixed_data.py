@@ -43,6 +43,27 @@ class OfClass(Items):
     x = X
 
 
+class Beside(Items):
+    """Examples that stand beside the class, as in a notebook."""
+
+    def __getitem__(self, i: int) -> Any:
+        return self._item(X, i)
+
+
+def around(item: Item) -> Items:
+    """Examples that a function keeps, which makes the class, too."""
+    x = X.clone()
+
+    class Inner(Items):
+        def __len__(self) -> int:
+            return len(x)
+
+        def __getitem__(self, i: int) -> Any:
+            return super().__getitem__(i), self._item(x, i)
+
+    return Inner(item)
+
+
 class Frame:
     """A table as pandas has them, by places and by names."""
 
@@ -93,6 +114,9 @@ MIXED: dict[str, Callable[[], Any]] = {
     "numbers of examples": lambda: Items(lambda own, i: own.kept[i] + own.kept[(i + 1) % 9], kept=dict(enumerate(X))),
     "an object": lambda: Items(lambda own, i: own.kept.x[i] + own.kept.x[i - 1], kept=SimpleNamespace(x=X)),
     "the class": lambda: OfClass(lambda own, i: own.x[i] + own.x[i - 1]),
+    "a notebook": lambda: Beside(lambda x, i: x[i] + x[i - 1]),
+    "a notebook's mean": lambda: Beside(lambda x, i: x[i] - x.T.mean(1)),
+    "a function around": lambda: around(lambda x, i: x[i] + x[i - 1] if torch.is_tensor(x) else i),
     "places of a table": lambda: Items(lambda own, i: own.t.iloc[i] + own.t.iloc[i - 1], t=Frame(X.numpy())),
     "names of a table": lambda: Items(lambda own, i: own.t.loc[i] + own.t.loc[(i + 1) % 9], t=Frame(X.numpy())),
     "a method": lambda: Items(lambda own, i: own.x.index_select(0, torch.tensor([i, i - 1]) % 9).sum(0), x=X),
@@ -110,6 +134,8 @@ SOUND: dict[str, Callable[[], Any]] = {
     "numbers of examples": lambda: Items(lambda own, i: own.kept[i], kept=dict(enumerate(X))),
     "an object": lambda: Items(lambda own, i: own.kept.x[i], kept=SimpleNamespace(x=X, itself=[])),
     "the class": lambda: OfClass(lambda own, i: own.x[i]),
+    "a notebook": lambda: Beside(lambda x, i: x[i]),
+    "a function around": lambda: around(lambda x, i: x[i] if torch.is_tensor(x) else i),
     "a table": lambda: Items(lambda own, i: own.t.iloc[i] + own.t.loc[i], t=Frame(X.numpy())),
     "names of files": lambda: Items(lambda own, i: own.f[i], f=[f"{i}.png" for i in range(9)]),
     "labels that are counted": lambda: Items(lambda own, i: (X[i], torch.bincount(own.y), own.y[i]), y=Y),

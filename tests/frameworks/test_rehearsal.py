@@ -1274,6 +1274,19 @@ class TestReadsOfTheData:
             train(made, getattr(self, name))
         assert made.optimizer.noise.step == 0
 
+    def test_of_arrays_beside_its_class_are_refused(self) -> None:
+        x, y = self.data.tensors
+
+        class Notebook(torch.utils.data.Dataset):
+            def __len__(self) -> int:
+                return len(y)
+
+            def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+                return x[i], y[i]
+
+        with pytest.raises(InvalidParameter, match="reads examples of the data set beside those of the batch"):
+            train(private(network(), Notebook()), self.partners)
+
     def test_by_a_loss_that_is_given_are_refused(self) -> None:
         made = private(network(), self.data, loss=lambda m, b: self.partners(m, b, reduction="none"))
         with pytest.raises(InvalidParameter, match="beside those of the batch"):

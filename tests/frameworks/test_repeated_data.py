@@ -18,6 +18,7 @@ X = torch.randn(SIZE, 3, generator=torch.Generator().manual_seed(1))
 Y = torch.arange(SIZE) % 5
 DATA = TensorDataset(X, Y)
 HALF = Subset(DATA, range(SIZE // 2))
+PLACES = [*range(SIZE), *range(20)]
 
 
 class Chosen(Dataset[Any]):
@@ -47,6 +48,19 @@ class Turned(Dataset[Any]):
     def __getitem__(self, i: int) -> Any:
         x, y = self.base[i // self.views]
         return x.roll(i % self.views) * -1, y
+
+
+class Notebook(Dataset[Any]):
+    """Items of arrays that stand beside the class, some turned around."""
+
+    def __init__(self, size: int = SIZE, views: int = 1) -> None:
+        self.size, self.views = size, views
+
+    def __len__(self) -> int:
+        return self.size * self.views
+
+    def __getitem__(self, i: int) -> Any:
+        return X[PLACES[i // self.views]].roll(i % self.views), 0
 
 
 class Files(Dataset[Any]):
@@ -107,6 +121,8 @@ class Frame(Dataset[Any]):
         lambda: ConcatDataset([DATA, Turned(Subset(DATA, [3, 11]))]),
         lambda: ConcatDataset([Files(), Files(-1)]),
         lambda: Turned(DATA, views=2),
+        lambda: Notebook(len(PLACES)),
+        lambda: Notebook(views=2),
     ],
 )
 def test_items_that_come_again_are_refused(make: Callable[[], Any]) -> None:
@@ -131,6 +147,7 @@ def test_items_that_come_again_are_refused(make: Callable[[], Any]) -> None:
         Chosen(DATA, SIZE, lambda i: {}[i]),
         Frame([*range(SIZE)]),
         ConcatDataset([Turned(HALF), Subset(DATA, range(20, 40))]),
+        Notebook(),
         ConcatDataset([Subset(Files(), range(20)), Turned(Subset(Files(), range(20, 40)))]),
     ],
 )
