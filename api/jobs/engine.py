@@ -179,11 +179,9 @@ class JobEngine(FollowedJobs):
             future.add_done_callback(lambda ended: self._inbox.put(partial(self._on_end, job, ended)))
 
     def _room_for(self, job: SolveJob) -> tuple[int, int]:
-        """Return memory in MB and threads to keep free for a solve: at most the threads of the largest worker."""
+        """Return memory in MB and threads to keep free for a solve: a whole worker for one that has ended others."""
         largest_mb, processors = max(self.rooms)
-        return (largest_mb if job.suspect else job.memory_mb), (
-            processors if job.suspect else min(job.threads, processors)
-        )
+        return (largest_mb, processors) if job.suspect else (job.memory_mb, min(job.threads, processors))
 
     def _fits(self, memory_mb: int, threads: int) -> bool:
         return any(memory_mb <= offered_mb and threads <= processors for offered_mb, processors in self.rooms)
