@@ -436,6 +436,7 @@ def simulated(cluster: Cluster) -> Iterator[None]:
         (directory, "os", numbers),
         (solve_job, "os", numbers),
         (solve_job, "_here", cluster.here),
+        (solve_job, "_started", lambda number: "0"),
         (engine, "has_ended", cluster.has_ended),
         (dask_cluster, "SchedulerClient", lambda address, listen: StubClient(cluster.scheduler, listen)),
         (dask_solves, "fire_and_forget", lambda future: None),

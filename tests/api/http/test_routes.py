@@ -202,8 +202,8 @@ def test_more_matrices_than_memory_are_refused(live_service: LiveService, monkey
     spec = {"workload": {"kind": "prefix", "n": 61}, "mechanism": {"kind": "dense"}}
     base = live_service.solve(spec)
     engine = live_service.service.engine
-    monkeypatch.setattr(engine.solves, "capacity", lambda: (0, 1))  # the engine asks again at every tick
-    monkeypatch.setattr(engine, "room", (0, 1))
+    monkeypatch.setattr(engine.solves, "rooms", lambda: [(0, 1)])  # the engine asks again at every tick
+    monkeypatch.setattr(engine, "rooms", [(0, 1)])
     assert "Stream the rows" in live_service.post(spec, query="?matrices=C_inv,B").problem(422, "too-large")["detail"]
     assert live_service.post(spec, query="?matrices=C").json() == base
 
