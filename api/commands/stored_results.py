@@ -5,20 +5,8 @@ from typing import Annotated
 
 import typer
 
-from factorize.api.terminal.output import (
-    Explain,
-    Shown,
-    Target,
-    describe_gap,
-    describe_manifest,
-    explained,
-    option,
-)
-from factorize.api.terminal.sources import (
-    full_digest,
-    open_results,
-    open_target,
-)
+from factorize.api.terminal.output import Explain, Shown, Target, describe_gap, describe_manifest, explained, option
+from factorize.api.terminal.sources import full_digest, open_results, open_target
 from factorize.api.terminal.spec_command import is_name
 from factorize.encoding import JsonObject
 from factorize.errors import StoreError

@@ -137,7 +137,7 @@ class BatchMarks:
         Examples of a rehearsal may all come in a step, so it leaves no mark of single ones.
         """
         self._earlier.update(dict.fromkeys(self._now))
-        for mark in list(self._earlier)[:-MAX_MARKS]:
+        for mark in [*itertools.islice(self._earlier, max(0, len(self._earlier) - MAX_MARKS))]:
             del self._earlier[mark]
         tensors = tensors_of(batch)
         rows = () if rehearsal else itertools.chain.from_iterable(map(_row_marks, tensors))
