@@ -17,7 +17,7 @@ from opacus.layers import DPLSTM
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from factorize.adapters import data_reads
+from factorize.adapters import altered_batches, data_reads
 from factorize.adapters.clipping import clipped_sums, example_rows, use_up
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.private import Private, make_private
@@ -1346,3 +1346,12 @@ class TestWhatIsSaid:
         mean(made.model, vectors()[batch]).backward()
         with pytest.raises(InvalidParticipation, match="nobody checked the loss"):
             made.optimizer.step()
+
+
+def test_the_oldest_batches_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that hands in one of the last batches is found; what is remembered has an end."""
+    monkeypatch.setattr(altered_batches, "MAX_MARKS", 9)
+    marks, batches = altered_batches.BatchMarks(), [torch.randn(4, 3) for _ in range(4)]
+    for batch in batches:  # a mark of each, and of each of its four rows
+        marks.hand_out(batch)
+    assert [marks.are_earlier(batch) for batch in batches] == [False, True, True, False]
