@@ -20,7 +20,7 @@ from factorize.adapters.given_data import GivenData
 from factorize.adapters.jobs import Planned
 from factorize.adapters.mixed_data import refuse_mixed_data
 from factorize.adapters.opacus import CorrelatedOptimizer
-from factorize.adapters.ranks.agreement import own_rank
+from factorize.adapters.ranks.agreement import agree, own_rank
 from factorize.adapters.rehearsal import Rehearsal
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
@@ -154,7 +154,7 @@ class PrivateLoader(DataLoader[Any]):
         left = self.parts_left()
         if not left:
             raise InvalidParticipation(f"all {len(self.order)} steps are taken; no sensitivity covers more")
-        self._mark.check()
+        self._refuse_another_order()
         fetched = super().__iter__()
         for t, some, masks in left:
             if t != self._optimizer.noise.step:
@@ -164,6 +164,15 @@ class PrivateLoader(DataLoader[Any]):
                     "without accumulation of gradients (physical_batch_size= divides a batch that is too large)"
                 )
             yield self._signal(t, some, masks, fetched)
+
+    def _refuse_another_order(self) -> None:
+        """Refuse data that have been moved on this rank or another."""
+
+        def check() -> tuple[None, dict[str, object]]:
+            self._mark.check()
+            return None, {}
+
+        agree("the order of the data", check)
 
     def parts_left(self) -> list[tuple[int, list[np.ndarray], np.ndarray | None]]:
         """Return each step that is left in this pass, the indices of its parts, and which of them do not pad."""

@@ -130,6 +130,27 @@ def chosen(loss: Callable[[torch.Tensor], torch.Tensor], *between: torch.nn.Modu
     return said
 
 
+def reordered_on(rank: int) -> str:
+    """Train for two epochs, between which this rank alone reverses its data."""
+    net = DifferentiallyPrivateDistributedDataParallel(model())
+    sgd, given = torch.optim.SGD(net.parameters(), lr=1.0), TensorDataset(*data())
+    asked = {"epsilon": 50.0, "delta": 1e-6, "epochs": N, "clip_norm": CLIP, "seed": 1 << 91}
+    net, optimizer, loader, _ = make_private(net, sgd, given, MADE, batch_size=ROWS, **asked)
+
+    def train() -> None:
+        for own, labels in loader:
+            torch.nn.functional.cross_entropy(net(own), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    train()
+    if rank == 1:
+        given.tensors = tuple(part.flip(0) for part in given.tensors)
+    said = refused(train)
+    optimizer.close()
+    return said
+
+
 class Kept(torch.nn.Module):
     """A layer that subtracts a mean of the batches so far, which follows them slowly."""
 
@@ -147,6 +168,7 @@ def refusals(rank: int) -> dict[str, str]:
     found["a loss that chooses three of six examples"] = chosen(lambda losses: losses.topk(3).values.mean())
     found["a mean that the model keeps"] = chosen(torch.mean, Kept())
     found["a rank with one example of each batch"] = chosen(torch.mean, size=3)
+    found["data in another order on one rank, from the second pass on"] = reordered_on(rank)
     found["a hinge"] = chosen(lambda losses: torch.relu(losses - 1).mean())
     plain = model()
     found["a job of one process"] = refused(
@@ -260,6 +282,7 @@ EXPECTED = {
     "a mean that the model keeps": "keeps module.2.mean from one batch|rank 0 failed",
     "a rank with one example of each batch": "^not refused$",
     "a hinge": "^not refused$",
+    "data in another order on one rank, from the second pass on": "order of the data set has changed",
     "a job of one process": "2 ranks, and each would make this job alone.*DifferentiallyPrivateDistributedDataParallel",
     "a step of one process": "2 ranks, and each would make this job alone",
     "an example on two ranks": "example 3 2 times",
