@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import random
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -62,6 +63,16 @@ class Randomness:
         """Return the present state."""
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         return cls(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)
+
+    @classmethod
+    @contextmanager
+    def keep(cls) -> Iterator[None]:
+        """Go back to the present state when the block, or the function that this decorates, ends."""
+        before = cls.now()
+        try:
+            yield
+        finally:
+            before.restore()
 
     def restore(self) -> None:
         """Go back to this state."""

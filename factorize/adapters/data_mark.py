@@ -47,12 +47,9 @@ class DataMark:
         told = hashlib.sha256(self._rows.tobytes()).digest() + b"".join(self._items)
         self.keyed = hmac.new(f"factorize data {secret}".encode(), told, "sha256").hexdigest()
 
+    @Randomness.keep()
     def _read(self, places: list[int]) -> list[bytes]:
-        before = Randomness.now()
-        try:
-            return [digest_of(call_seeded(0, self._dataset.__getitem__, i)) for i in places]
-        finally:
-            before.restore()
+        return [digest_of(call_seeded(0, self._dataset.__getitem__, i)) for i in places]
 
     def check(self) -> None:
         """Refuse data that are in another order than before, as after a shuffle or a sort between two passes.

@@ -20,6 +20,7 @@ _MAX_READ_EXAMPLES = 1 << 10
 """The most examples that are read: they find 1 percent of the data in a model, and take a second."""
 
 
+@Randomness.keep()
 def refuse_held_examples(model: torch.nn.Module, dataset: Examples) -> None:
     """Refuse a model with a parameter, a buffer or another tensor that has examples of the data among its rows.
 
@@ -29,22 +30,18 @@ def refuse_held_examples(model: torch.nn.Module, dataset: Examples) -> None:
     Raises:
         InvalidParameter: it has some.
     """
-    before = Randomness.now()
-    try:
-        sizes = {each.numel() for each in tensors_of(default_convert(dataset[0])) if each.is_floating_point()} - {0, 1}
-        held = {row: name for name, tensor in _tensors_in(model) for row in _rows_of(tensor, sizes)}
-        for i in np.linspace(0, len(dataset) - 1, min(len(dataset), _MAX_READ_EXAMPLES if held else 0)).astype(int):
-            for each in tensors_of(default_convert(dataset[int(i)])):
-                name = next((held[row] for row in _rows_of(each[None], sizes) if row in held), None)
-                if name is not None:
-                    raise InvalidParameter(
-                        f"{name} of the model holds examples of the data (points of a kernel, a memory, centres that "
-                        "begin at examples), which would be in the gradients of others, or released with the model, "
-                        "without noise; take public data or random numbers for it",
-                        field="model",
-                    )
-    finally:
-        before.restore()
+    sizes = {each.numel() for each in tensors_of(default_convert(dataset[0])) if each.is_floating_point()} - {0, 1}
+    held = {row: name for name, tensor in _tensors_in(model) for row in _rows_of(tensor, sizes)}
+    for i in np.linspace(0, len(dataset) - 1, min(len(dataset), _MAX_READ_EXAMPLES if held else 0)).astype(int):
+        for each in tensors_of(default_convert(dataset[int(i)])):
+            name = next((held[row] for row in _rows_of(each[None], sizes) if row in held), None)
+            if name is not None:
+                raise InvalidParameter(
+                    f"{name} of the model holds examples of the data (points of a kernel, a memory, centres that "
+                    "begin at examples), which would be in the gradients of others, or released with the model, "
+                    "without noise; take public data or random numbers for it",
+                    field="model",
+                )
 
 
 def _tensors_in(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

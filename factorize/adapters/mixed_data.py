@@ -46,6 +46,7 @@ class Examples(Protocol):
         """Return the item of an example."""
 
 
+@Randomness.keep()
 def refuse_mixed_data(dataset: Examples, collate: Callable[[list[Any]], object], axis: int = 0) -> None:
     """Refuse a data set or a collation in which one example changes another one; random numbers are put back.
 
@@ -61,11 +62,7 @@ def refuse_mixed_data(dataset: Examples, collate: Callable[[list[Any]], object],
     Raises:
         InvalidParameter: the data mix examples.
     """
-    before = Randomness.now()
-    try:
-        mixture = _find_mixture(dataset, collate, axis)
-    finally:
-        before.restore()
+    mixture = _find_mixture(dataset, collate, axis)
     if mixture is not None:
         raise InvalidParameter(
             f"{mixture}, so an example takes part more often than the participation allows; make each item from one "
@@ -283,23 +280,20 @@ def _copies_for_none(items: list[object], collate: Callable[[list[object]], obje
     return False
 
 
+@Randomness.keep()
 def share_of_examples(some: Examples, data: Examples) -> float:
     """Return the approximate share of a data set's examples that are in another; random numbers are put back.
 
     Columns that only one of them has do not count.
     """
-    before = Randomness.now()
-    try:
-        common = _common_columns(some[0], data[0])
-        found = [
-            {
-                digest_of({key: item[key] for key in common} if isinstance(item, Mapping) and common else item)
-                for item in (each[int(i)] for i in np.linspace(0, len(each) - 1, min(len(each), MAX_COMPARED_EXAMPLES)))
-            }
-            for each in (some, data)
-        ]
-    finally:
-        before.restore()
+    common = _common_columns(some[0], data[0])
+    found = [
+        {
+            digest_of({key: item[key] for key in common} if isinstance(item, Mapping) and common else item)
+            for item in (each[int(i)] for i in np.linspace(0, len(each) - 1, min(len(each), MAX_COMPARED_EXAMPLES)))
+        }
+        for each in (some, data)
+    ]
     return len(found[0] & found[1]) / len(found[0]) * max(1.0, len(data) / MAX_COMPARED_EXAMPLES)
 
 

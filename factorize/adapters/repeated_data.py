@@ -29,6 +29,7 @@ _MAX_LABELED = 20
 """The mean number of items of one number from which numbers are labels, and not places of examples."""
 
 
+@Randomness.keep()
 def refuse_repeats(dataset: Examples) -> None:
     """Refuse a data set that names some of its examples more than once, for example to have more of a rare class.
 
@@ -36,13 +37,8 @@ def refuse_repeats(dataset: Examples) -> None:
         InvalidParticipation: the data set does, so that these examples take part more often than the participation
             allows.
     """
-    before = Randomness.now()
-    try:
-        entries = entries_of(dataset, within=True)[:, :2]
-        repeated = len(np.unique(entries, axis=0)) < len(entries) or _has_twins(dataset)
-    finally:
-        before.restore()
-    if repeated:
+    entries = entries_of(dataset, within=True)[:, :2]
+    if len(np.unique(entries, axis=0)) < len(entries) or _has_twins(dataset):
         raise InvalidParticipation(
             f"the {type(dataset).__name__} lists some examples more than once, so they would take part more often "
             "than the participation allows; list each once, or give users=[number of the example of each item], whose "
