@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from factorize.plain_data import Count, Examples, Frozen, NonNegative, Positive, read_union
+from factorize.plain_data import Count, Examples, Frozen, NonNegative, OpenUnit, Positive, read_union
 from factorize.privacy.question import WORK, Question, question_of
 
 _ASKED_FIELDS = ("epsilon", "delta", "rho", "mu", "sigma", "spent_mu")
@@ -16,7 +16,7 @@ class CalibrationRequest(Frozen, use_attribute_docstrings=True):
 
     epsilon: Positive | None = None
     """The epsilon of (epsilon, delta)-DP."""
-    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
+    delta: OpenUnit | None = None
     """The delta that goes with `epsilon`; without one, delta is reported."""
     rho: Positive | None = None
     """The rho of rho-zCDP."""

@@ -15,7 +15,7 @@ from factorize.client.service import Origin, Service
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidSpec
 from factorize.factors.factorization import Factorization
-from factorize.plain_data import Examples, Frozen, NonNegative, Positive, read_union
+from factorize.plain_data import Examples, Frozen, NonNegative, OpenUnit, Positive, read_union
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS
@@ -23,10 +23,15 @@ from factorize.spec import Spec, parse_spec
 from factorize.storage.store import Store
 
 _OPEN_MARK = "~"
+_LIMITS = {"buffers", "budgets", "bytes_per_parameter", "samplings", "seconds", "max_seconds"}
+"""The fields of a request that a comparison takes as they are."""
 Report = Callable[[int, int, str], None]
 """A function that is told mechanisms done, their total, and the one that runs."""
 
-
+Vectors = Annotated[int, Field(ge=0, le=10**6)]
+"""Vectors of noise state that may be kept for each parameter."""
+Budgets = Annotated[list[Vectors], Field(min_length=1, max_length=8)]
+Parameters = Annotated[int, Field(ge=1, le=10**13)]
 SamplingNames = Annotated[
     list[Annotated[str, Field(max_length=40, json_schema_extra={"enum": list(SAMPLINGS)})]],
     Field(max_length=8),
@@ -40,15 +45,15 @@ class CompareRequest(Frozen, use_attribute_docstrings=True):
 
     spec: Spec
     """Its mechanism is one row among the others; `auto` adds none."""
-    buffers: Annotated[int, Field(ge=0, le=10**6)] | None = None
+    buffers: Vectors | None = None
     """Vectors of noise state that may be kept for each parameter."""
-    budgets: Annotated[list[Annotated[int, Field(ge=0, le=10**6)]], Field(min_length=1, max_length=8)] | None = None
+    budgets: Budgets | None = None
     """Several numbers of vectors in one run, in place of `buffers`."""
     bytes_per_parameter: NonNegative | None = None
     """The same budget in bytes, at 4 for a number."""
     epsilon: Positive | None = None
     """The epsilon, with `delta`, of the privacy at which noise is stated too."""
-    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
+    delta: OpenUnit | None = None
     """The delta that goes with `epsilon`."""
     dataset_size: Examples | None = None
     """Examples in the data set; with `batch_size` it adds rows under sampling."""
@@ -60,7 +65,7 @@ class CompareRequest(Frozen, use_attribute_docstrings=True):
     """Mechanisms that would take longer are listed as refused."""
     seconds: Positive | None = None
     """Processor seconds for all: what promises most is tried first, and the rest is listed as refused."""
-    parameters: Annotated[int, Field(ge=1, le=10**13)] | None = None
+    parameters: Parameters | None = None
     """Parameters of the model, which add the seconds of a step's noise."""
 
     @model_validator(mode="after")
@@ -138,17 +143,12 @@ def comparison(
     privacy = None if request.epsilon is None else PrivacyTarget(epsilon=request.epsilon, delta=request.delta)
     table = compare(
         request.spec if store is None else store.matrices.bind(request.spec),
-        buffers=request.buffers,
-        bytes_per_parameter=request.bytes_per_parameter,
         privacy=privacy,
         sampling=SamplingOptions(dataset_size=request.dataset_size, batch_size=request.batch_size),
-        samplings=request.samplings,
         progress=lambda step: report(step.done, step.total, step.mechanism),
-        max_seconds=request.max_seconds,
-        budgets=request.budgets,
-        seconds=request.seconds,
         fitting=fitting,
         look=look,
+        **request.model_dump(include=_LIMITS),
     )
     if keep is not None and table.solved is not None:
         keep(table.solved)

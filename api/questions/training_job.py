@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pydantic import Field, field_validator
 
 from factorize.adapters.fleet import advise_fleet
-from factorize.api.questions.comparison import ALL_SAMPLINGS, SamplingNames
+from factorize.api.questions.comparison import ALL_SAMPLINGS, Budgets, Parameters, SamplingNames
 from factorize.api.questions.optimizer import (
     OPTIMIZERS,
     Optimizer,
@@ -21,7 +21,7 @@ from factorize.api.questions.optimizer import (
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter, InvalidSpec, Violation
 from factorize.format.labels import describe_part
-from factorize.plain_data import Count, Examples, Frozen, Positive, read_union
+from factorize.plain_data import Count, Examples, Frozen, OpenUnit, Positive, read_union
 from factorize.samplings import SAMPLINGS
 from factorize.spec import Spec, parse_spec
 from factorize.workloads import KINDS
@@ -32,8 +32,6 @@ DEFAULT_SECONDS = 10.0
 """Processor seconds for an answer, where nobody says how many."""
 _CONSTANT_RATES = ("prefix", "momentum", *OPTIMIZERS)
 """The workloads and optimizers of a constant learning rate, where none are listed."""
-_Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
-_Vectors = Annotated[int, Field(ge=0, le=10**6)]
 
 
 class Run(NamedTuple):
@@ -71,11 +69,11 @@ class Job(Frozen, use_attribute_docstrings=True):
 
     epsilon: Positive
     """The epsilon of (epsilon, delta)-DP, zero-out."""
-    delta: _Delta
+    delta: OpenUnit
     """The delta that goes with `epsilon`."""
-    memory: Annotated[list[_Vectors], Field(min_length=1, max_length=8)] = list(DEFAULT_MEMORY)
+    memory: Budgets = list(DEFAULT_MEMORY)
     """Vectors of noise state that may be kept; of several budgets the answer is for the largest."""
-    parameters: Annotated[int, Field(ge=1, le=10**13)] | None = None
+    parameters: Parameters | None = None
     """Parameters of the model, which add the seconds of a step's noise."""
     workload: JsonObject | None = None
     """What the optimizer sums, without `n`, or the optimizer itself; running sums by default."""

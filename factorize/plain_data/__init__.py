@@ -28,6 +28,8 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_fold_zero)]
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), AfterValidator(_fold_zero)]
 """A real in [0, 1)."""
+OpenUnit = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+"""A real in (0, 1), such as a delta."""
 UnitInterval = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(_fold_zero)]
 Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 """A number of steps, epochs or bands: 1 to 10^8."""

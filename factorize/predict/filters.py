@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from factorize.plain_data import Frozen, NonNegative, Positive
+from factorize.plain_data import Frozen, NonNegative, OpenUnit, Positive
 from factorize.predict import asymptotic
 from factorize.predict.prediction import Question
 
-OpenUnit = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 Eigenvalues = Annotated[list[Positive], Field(min_length=1, max_length=100_000)]
 STATIONARITY = "the process is stationary (n -> infinity)"
 PRIVACY_CAVEAT = "a statement about Noisy-FTRL: private only where clipping is really done (C24, remark 1.2)"

@@ -18,7 +18,7 @@ from factorize.errors import InvalidParameter, InvalidSpec, UnsupportedProblem, 
 from factorize.format.keywords import SpecKeywords, WorkloadKind, plain
 from factorize.format.labels import describe_part
 from factorize.participation import AnyParticipation, Participation, Single
-from factorize.plain_data import Frozen, Positive, read_union
+from factorize.plain_data import Frozen, OpenUnit, Positive, read_union
 from factorize.plain_data.words import document_of_words
 from factorize.spec.mechanisms import WARNED_STEPS, AnyMechanism, Auto, dense_note
 from factorize.spec.objective import AnyObjective, Mean
@@ -48,7 +48,7 @@ class BinsSampling(Frozen):
 
     kind: Literal["balls_in_bins", "b_min_sep"]
     epsilon: Positive
-    delta: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+    delta: OpenUnit
 
     def bins(self, participation: Participation, n: int) -> int:
         """Return b, from 2 to 4096; raise InvalidParameter for a participation without such epochs."""
@@ -84,7 +84,7 @@ class Spec(Frozen):
     participation: Annotated[AnyParticipation, Field(discriminator="kind")] = Single()
     objective: AnyObjective = Mean()
     mechanism: AnyMechanism = Auto()
-    tolerance: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = DEFAULT_TOLERANCE
+    tolerance: OpenUnit = DEFAULT_TOLERANCE
     optimize_for: AnyWorkload | None = None
     sampling: BinsSampling | None = None
 
