@@ -11,16 +11,16 @@ import os
 import random
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial, wraps
+from collections.abc import Iterable, Sequence
+from functools import partial
 from threading import RLock
-from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from factorize.adapters.client_ids import EARLY_REASON, ClientId, KnownClients, listed
 from factorize.adapters.clipped_sums import GroupedSum, check_roundings, clipped, flattened, unflattened
+from factorize.adapters.method_lock import one_at_a_time
 from factorize.adapters.state_file import read_state, write_state
 from factorize.client.checkpoints import check_stated
 from factorize.client.noise import NoiseGenerator
@@ -47,18 +47,6 @@ _RECEIPT_NOTE = (
 _VERSION = 2
 """The version of the state in its file."""
 _log = logging.getLogger(__name__)
-Method = TypeVar("Method", bound=Callable[..., object])
-
-
-def _one_at_a_time(method: Method) -> Method:
-    """Return a method that waits for other threads: a late update would else join the sum of the next round."""
-
-    @wraps(method)
-    def wait(self: "FederatedRounds", *given: object, **named: object) -> object:
-        with self._lock:
-            return method(self, *given, **named)
-
-    return cast(Method, wait)
 
 
 class FederatedRounds(Secret):
@@ -93,7 +81,8 @@ class FederatedRounds(Secret):
         refused: number of refusals by reason. The numbers depend on the clients' data: they are for the operator.
 
     Raises:
-        InvalidParameter: a state of another run, model or seed; a damaged one; or one older than the receipt.
+        InvalidParameter: a state of another run, model or seed; a damaged one; or one older than the receipt, or than
+            rounds of this process with the same seed and factorization.
     """
 
     def __init__(
@@ -142,12 +131,14 @@ class FederatedRounds(Secret):
         self._answered: set[ClientId] = set()
         self._sum = GroupedSum(size)
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
-        self._broken, self._lock = False, RLock()
+        self._broken, self._lock = False, RLock()  # a late update would else join the sum of the next round
         try:
             self._noise = NoiseGenerator(source_of(held), self.calibration, size, seed=seed, precision="float64")
             self._unlock = weakref.finalize(self, RunLock(self.path, field="path", alone=True).release)
             if self.path.exists():
                 self._load()
+            else:
+                self._noise.restore(0, None)  # refused where rounds of this process have released its rows
             self._begin(receipt, held)
         except BaseException:  # a notebook keeps these frames, and noise and lock would refuse the next rounds
             vars(self).pop("_noise", None)
@@ -177,7 +168,7 @@ class FederatedRounds(Secret):
         """Return the clients that may take part in this round, in an order of their own."""
         return [] if self.step >= self.steps else self._sort_out(clients)[0]
 
-    @_one_at_a_time
+    @one_at_a_time
     def choose(self, clients: Iterable[object]) -> list[ClientId]:
         """Admit the planned number of these clients, at random, and return them; see `admit`.
 
@@ -194,7 +185,7 @@ class FederatedRounds(Secret):
                 self.refuse(client, reason, why)
         return self.admit([*again, *random.sample(others, missing)])
 
-    @_one_at_a_time
+    @one_at_a_time
     def admit(self, clients: Iterable[object]) -> list[ClientId]:
         """Let clients take part in this round, and return those that may; the others are refused by name.
 
@@ -220,7 +211,7 @@ class FederatedRounds(Secret):
             self._save()
         return admitted
 
-    @_one_at_a_time
+    @one_at_a_time
     def add(self, client: object, update: Iterable[ArrayLike]) -> bool:
         """Add a client's clipped update to the sum of this round, and return whether it counts.
 
@@ -256,7 +247,7 @@ class FederatedRounds(Secret):
         self._sum.add(vector)
         return True
 
-    @_one_at_a_time
+    @one_at_a_time
     def refuse(self, client: object, reason: str, why: str) -> bool:
         """Count and log a refusal that did not reach `admit` or `add`, and return False.
 
@@ -275,7 +266,7 @@ class FederatedRounds(Secret):
         _log.warning("round %d refuses client %r: %s", self.step, client, why)
         return False
 
-    @_one_at_a_time
+    @one_at_a_time
     def close(self, model: Arrays | None = None) -> list[np.ndarray]:
         """Return the noisy mean of this round, after the state and the receipt that say so are on the disk.
 
@@ -326,11 +317,16 @@ class FederatedRounds(Secret):
         """
         return self.statement.epsilon_so_far(self.step, delta)
 
-    @_one_at_a_time
+    @one_at_a_time
     def stop(self) -> None:
-        """Let another process continue this run; nothing may be called after this."""
+        """Let the run be continued from its state, here or in another process; nothing may be called after this.
+
+        What was released stays released: no other run of this process may begin with the same seed and factorization.
+        """
+        noise = vars(self).pop("_noise", None)  # its rows stay used
+        if noise is not None and self._broken:
+            noise.close()  # the round that could not be written is taken again, and nobody has seen its row
         self._broken = True
-        self._noise.close()
         self._unlock()
 
     def _sort_out(self, clients: Iterable[object]) -> tuple[list[ClientId], list[tuple[object, str, str]]]:

@@ -11,7 +11,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from door_contract import BATCHES, CLIP, OTHER_SEED, RULES, SEED, SIZE, Door, Mistake, N, check, check_more, factors
+from door_contract import (
+    BATCHES,
+    CLIP,
+    OTHER_SEED,
+    RULES,
+    SEED,
+    SIZE,
+    Door,
+    Mistake,
+    N,
+    check,
+    check_more,
+    factors,
+    of_going_back,
+)
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
@@ -96,6 +110,7 @@ class Rounds(Door):
         return [run.rounds]
 
     def end(self, run: Run) -> None:
+        run.rounds._noise.close()  # for these tests alone, which compare the bits of two runs
         run.rounds.stop()
 
     def mistaken(self, run: Run, name: str, words: str) -> bytes:
@@ -117,6 +132,7 @@ class Rounds(Door):
             "numbers of examples and metrics that clients send": Mistake("right", self._weighted),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
             "a second server on one state": Mistake("refused", self._second_server, "already continues"),
+            **of_going_back(self, self._go_back),
             "a state older than the receipt": Mistake("refused", self._old_state, "the receipt has 2 rounds"),
             "a server that is killed in a round": Mistake("right", self._killed),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
@@ -196,6 +212,10 @@ class Rounds(Door):
     def _second_server(self, folder: Path) -> None:
         self.begin(folder)
         self.begin(folder, seed=OTHER_SEED)
+
+    def _go_back(self, run: Run, state: bytes) -> None:
+        run.rounds.stop()
+        self.begin(run.rounds.path.parent, state=state)
 
     def _old_state(self, folder: Path) -> None:
         run = self.begin(folder, receipt=Receipt(folder / "receipt.json"))

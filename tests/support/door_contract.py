@@ -424,9 +424,11 @@ def _twin(door: Door, folder: Path) -> None:
     door.step(run)
     refused(lambda: door.begin(folder / "two"), "open in this process")
     del run  # as where a function ends that has trained: its noise stays used
-    again = door.begin(folder / "two")
-    refused(lambda: door.step(again), "was used before")
-    door.end(again)  # the way out, where nobody has seen what was released
+    again = list[Any]()
+    refused(lambda: again.append(door.begin(folder / "two")) or door.step(again[0]), "was used before|used their noise")
+    if not again:
+        return  # the rounds of a server release each row, so they have no way out but another seed
+    door.end(again[0])  # the way out, where nobody has seen what was released
     run = door.begin(folder / "three")
     door.step(run)
     door.end(run)

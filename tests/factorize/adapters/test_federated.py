@@ -522,3 +522,45 @@ def test_a_mistake_that_is_mended_does_not_refuse_the_rounds_after_it(tmp_path: 
     rounds = rounds_in(tmp_path, factors, receipt=Receipt(tmp_path / "receipt.json"))
     one_round(rounds)
     rounds.stop()
+
+
+@pytest.mark.single_use
+@pytest.mark.parametrize("end", [FederatedRounds.stop, lambda rounds: None])
+def test_the_trials_of_a_search_do_not_release_one_noise_twice(
+    tmp_path: Path, factors: Factorization, end: Any
+) -> None:
+    """A trial for each clip norm, in a folder of its own, with the seed of the first."""
+
+    def trial(clip_norm: float, seed: int = SEED) -> None:
+        folder = tmp_path / f"{clip_norm} {seed}"
+        folder.mkdir()
+        rounds = rounds_in(folder, factors, clip_norm=clip_norm, seed=seed, receipt=Receipt(folder / "receipt.json"))
+        one_round(rounds)
+        end(rounds)
+
+    trial(0.5)
+    with pytest.raises(InvalidParameter, match=r"steps 0 to 0 have used their noise.*its own seed, secrets.randbits"):
+        trial(0.25)
+    trial(0.25, seed=SEED + 1)
+
+
+@pytest.mark.single_use
+def test_a_backup_of_state_and_receipt_is_refused_in_the_process_that_went_on(
+    tmp_path: Path, factors: Factorization
+) -> None:
+    paths = [tmp_path / "state", tmp_path / "receipt.json"]
+    rounds = rounds_in(tmp_path, factors, receipt=Receipt(tmp_path / "receipt.json"))
+    one_round(rounds)
+    backup = [path.read_bytes() for path in paths]
+    one_round(rounds)
+    rounds.stop()
+    newest = [path.read_bytes() for path in paths]
+    for path, data in zip(paths, backup, strict=True):
+        path.write_bytes(data)
+    with pytest.raises(InvalidParameter, match="steps 1 to 1 have used their noise"):
+        rounds_in(tmp_path, factors, receipt=Receipt(tmp_path / "receipt.json"))
+    for path, data in zip(paths, newest, strict=True):
+        path.write_bytes(data)
+    rounds = rounds_in(tmp_path, factors, receipt=Receipt(tmp_path / "receipt.json"))
+    one_round(rounds)
+    assert rounds.step == 3
