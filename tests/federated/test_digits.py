@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 
+@pytest.mark.single_use
 def test_correlated_noise_is_above_flowers_own_clipping(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
     example = import_module("federated_digits")
-    monkeypatch.setattr(example, "CLIPS", (0.5,))
+    monkeypatch.setattr(example, "CLIPS", (0.25, 0.5))
     picture = tmp_path / "accuracy.png"
     quick = ["--rounds", "20", "--min-sep", "5", "--runs", "4", "--tuning-runs", "1", "--plot", str(picture)]
     assert example.main(quick) == 0
