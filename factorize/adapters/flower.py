@@ -5,6 +5,7 @@ reply in each round, the model with the noisy mean update, so that all that it c
 """
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy, deepcopy
@@ -82,6 +83,7 @@ class CorrelatedNoise(Strategy):
         rounds.fleet.name(client_id if isinstance(client_id, str) else getattr(client_id, "__name__", "function"))
         self.strategy, self.rounds, self._client_id, self._seconds = strategy, rounds, client_id, seconds
         self._names: dict[int, ClientId] = {}  # the ids of the nodes that are asked
+        self._asked: int | None = None  # the round for which they are asked
         least = max(strategy.min_available_nodes, strategy.min_train_nodes)
         # A strategy that was wrapped before, by a notebook's cell for example, has lost its own numbers.
         self._available = vars(strategy)["_least_nodes"] = max(1, least or vars(strategy).get("_least_nodes", 0))
@@ -123,8 +125,17 @@ class CorrelatedNoise(Strategy):
 
         Raises:
             InvalidParticipation: the round would exceed the budget; or too few clients answer, and nothing was spent.
+            InvalidParameter: another strategy is around this one, such as Flower's adaptive clipping.
         """
-        self._arrays = arrays
+        around = sys._getframe(1).f_locals.get("self")
+        if isinstance(around, Strategy) and around is not self:
+            raise InvalidParameter(
+                f"{type(around).__name__} is around CorrelatedNoise and sees the clients' replies before they have "
+                "noise, from which Flower's adaptive clipping sets its norm. Nobody was asked; leave it out, and call "
+                f"start of CorrelatedNoise, which clips by {self.rounds.calibration.clip_norm:g} and adds the noise",
+                field="strategy",
+            )
+        self._arrays, self._asked = arrays, self.rounds.step
         nodes = self._connect(grid)
         self._names = {nodes[name]: name for name in self.rounds.choose(nodes)}
         return self.strategy.configure_train(server_round, arrays, config, _Chosen(grid, list(self._names)))
@@ -146,7 +157,17 @@ class CorrelatedNoise(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask no client, since clients' measurements have no noise."""
+        """Ask no client, since clients' measurements have no noise.
+
+        Raises:
+            InvalidParticipation: clients have trained in this round, and a subclass has aggregated their replies alone.
+        """
+        if self._asked == self.rounds.step:
+            raise InvalidParticipation(
+                f"the replies of round {self._asked} did not come to CorrelatedNoise.aggregate_train, so the model of "
+                f"{type(self).__name__} has no noise: release nothing of it, and let its aggregate_train return what "
+                "super().aggregate_train(server_round, replies) returns"
+            )
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

@@ -22,6 +22,8 @@ from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     Bulyan,
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
     FedAdam,
     FedAvg,
     FedAvgM,
@@ -225,6 +227,46 @@ def test_a_strategy_that_would_fail_after_a_round_is_refused_before_it(tmp_path:
     with pytest.raises(InvalidParameter, match=said):
         trained(CorrelatedNoise(make(), rounds), nodes, 1)
     assert rounds.step == 0 and not rounds.known and not nodes.asked
+
+
+@pytest.mark.parametrize(
+    "around", [DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyServerSideAdaptiveClipping]
+)
+def test_a_strategy_around_the_noise_is_refused_before_a_client_is_asked(tmp_path: Path, around: Any) -> None:
+    """Flower's adaptive clipping follows the norms of the replies, which have no noise yet."""
+    rounds, _ = rounds_in(tmp_path)
+    nodes, strategy = Nodes(), around(CorrelatedNoise(FedAvg(), rounds), 0.1, PLANNED)
+    with pytest.raises(InvalidParameter, match=r"DifferentialPrivacy\w+ is around CorrelatedNoise.*leave it out"):
+        strategy.start(nodes, record(MODEL), num_rounds=1)
+    assert rounds.step == 0 and not rounds.known and not nodes.asked
+
+
+class Saving(CorrelatedNoise):
+    """A strategy that keeps the models of all rounds."""
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        found = super().aggregate_train(server_round, replies)
+        vars(self).setdefault("models", []).append(found[0])
+        return found
+
+
+class Weighting(CorrelatedNoise):
+    """A strategy that weights replies by their numbers of examples, as Flower's does."""
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        return self.strategy.aggregate_train(server_round, replies)
+
+
+def test_a_subclass_that_leaves_out_the_noise_is_refused(tmp_path: Path) -> None:
+    rounds, _ = rounds_in(tmp_path / "saving")
+    saving = Saving(FedAvg(), rounds)
+    trained(saving, Nodes(), 2)
+    assert rounds.step == 2 == len(vars(saving)["models"])
+    nodes, evaluated = Nodes(), list[int]()
+    weighting = Weighting(FedAvg(), rounds_in(tmp_path / "weighting")[0])
+    with pytest.raises(InvalidParticipation, match=r"replies of round 0 .* model of Weighting has no noise.*super\(\)"):
+        weighting.start(nodes, record(MODEL), num_rounds=2, evaluate_fn=lambda step, _: evaluated.append(step))
+    assert len(nodes.asked) == 1 and evaluated == [0], "nobody gets a model without noise"
 
 
 class Locked(FedTrimmedAvg):
