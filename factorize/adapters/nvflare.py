@@ -43,6 +43,7 @@ class CorrelatedAggregator(ModelAggregator):
         super().__init__()
         self.rounds, self.names = rounds, list(names)
         self.model: list[np.ndarray] | None = None  # the workflow's model, if the workflow names one
+        self.asks_by_timers = False  # whether a `CorrelatedFedAvg` drives the rounds
 
     def accept(self, shareable: Shareable, fl_ctx: FLContext) -> bool:
         """Add the answer of the client that NVFlare has authenticated, whatever name its meta data give."""
@@ -98,8 +99,22 @@ class CorrelatedAggregator(ModelAggregator):
             )
         return FLModel(params_type=ParamsType.DIFF, params=dict(zip(self.names, mean, strict=True)))
 
+    def reset(self, fl_ctx: FLContext) -> None:
+        """Keep the sum, since a round ends only with `aggregate_model`; `ScatterAndGather` begins a round with this."""
+        self.fl_ctx = fl_ctx
+
     def reset_stats(self) -> None:
-        """Keep the sum, since a round ends only with `aggregate_model`."""
+        """Keep the sum likewise; `FedAvg` begins a round with this, before a client is asked.
+
+        Raises:
+            InvalidParameter: the workflow is no `CorrelatedFedAvg`.
+        """
+        if not self.asks_by_timers:
+            raise InvalidParameter(
+                "a FedAvg of NVFlare would send the number of answers, which has no noise, with each model, and choose "
+                "clients whose timers run; nobody was asked. Use CorrelatedFedAvg(aggregator=...), or ScatterAndGather",
+                field="aggregator",
+            )
 
 
 def _difference(trained: object, given: np.ndarray) -> np.ndarray:
@@ -129,7 +144,7 @@ class CorrelatedFedAvg(FedAvg):
         self,
         *,
         aggregator: CorrelatedAggregator,
-        model: dict[str, np.ndarray] | None = None,
+        model: dict[str, np.ndarray] | FLModel | None = None,
         seconds: int = 0,
         **options: Any,
     ) -> None:
@@ -143,13 +158,14 @@ class CorrelatedFedAvg(FedAvg):
                 message = f"{name}={options[name]} is known from the rounds ({given}); leave it out"
                 raise InvalidParameter(message, field=name)
         if rounds.last is not None:
-            model = {name: old + step for name, old, step in zip(aggregator.names, *rounds.last, strict=True)}
+            trained = {name: old + step for name, old, step in zip(aggregator.names, *rounds.last, strict=True)}
+            model = {**((model.params if isinstance(model, FLModel) else model) or {}), **trained}
         settings = {"num_rounds": rounds.steps - rounds.step, "ignore_result_error": True, **options}
         rounds.check_ahead(settings["num_rounds"])
         super().__init__(
             num_clients=rounds.clients_a_round, start_round=rounds.step, aggregator=aggregator, model=model, **settings
         )
-        self._rounds, self._seconds = rounds, seconds
+        self._rounds, self._seconds, aggregator.asks_by_timers = rounds, seconds, True
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
         """Return the names of clients whose timers allow this round.

@@ -22,6 +22,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare_job import FULL, KILLED
 
 from factorize.adapters.federated import FederatedRounds
@@ -194,6 +195,39 @@ def test_the_workflow_asks_whom_the_timers_allow(tmp_path: Path) -> None:
     assert rounds.last is not None and np.allclose(last, rounds.last[1][0], atol=1e-6)
     told = {name for meta in workflow.told for name in meta}
     assert told == {AppConstants.CURRENT_ROUND}, "who answered has no noise, and nobody is told how many"
+
+
+class Plain(Workflow):
+    """The loop of NVFlare's own `FedAvg`, over the same clients."""
+
+    def __init__(self, **settings: Any) -> None:
+        FedAvg.__init__(self, num_clients=PLANNED, num_rounds=1, **settings)
+
+    def sample_clients(self, num_clients: int | None = None) -> list[str]:
+        return FedAvg.sample_clients(self, num_clients)
+
+    send_model, update_model = FedAvg.send_model, FedAvg.update_model
+
+
+def test_the_workflow_of_nvflare_itself_is_refused_before_a_client_is_asked(tmp_path: Path) -> None:
+    """It sends the number of answers to all, and its clients' whole weights would count as zeros."""
+    rounds, _ = rounds_in(tmp_path)
+    workflow = Plain(aggregator=CorrelatedAggregator(rounds, list(MODEL)), model=dict(MODEL))
+    workflow.prepare()
+    with pytest.raises(InvalidParameter, match=r"number of answers.*nobody was asked. Use CorrelatedFedAvg"):
+        workflow.run()
+    assert rounds.step == 0 and not rounds.known and not workflow.asked
+
+
+def test_what_the_rounds_do_not_train_is_in_the_model_after_a_restart(tmp_path: Path) -> None:
+    """Such as the counters of batch norm, which clients do not send."""
+    whole = {**MODEL, "counter": np.array(3)}
+    rounds, _ = rounds_in(tmp_path)
+    workflow_of(rounds, whole, num_rounds=1).run()
+    rounds.stop()
+    workflow = workflow_of(rounds_in(tmp_path)[0], whole, num_rounds=1)
+    workflow.run()
+    assert workflow.saved[0].params["counter"] == 3 and workflow.saved[0].params.keys() == whole.keys()
 
 
 def test_a_round_is_not_spent_on_clients_that_are_gone(tmp_path: Path) -> None:
