@@ -69,7 +69,7 @@ class Objective(Frozen):
 
     def row_weights(self, m: int) -> np.ndarray | None:
         """Return the weights of the squared row norms of B, shape (m,), or None if they do not decide."""
-        return np.ones(m)
+        return np.ones(m) if self.quadratic else None
 
     def weight_of_last(self, m: int) -> float | None:  # noqa: ARG002  only restarts depend on m
         """Return how many times more the last of m rows counts than each other one; None where others differ too."""
@@ -81,12 +81,12 @@ class Objective(Frozen):
         return None if rows is None else np.cumsum(rows[::-1])[::-1]
 
     def state_space(self, m: int) -> StateSpace | None:
-        """Return W as a recursion with few states."""
-        return identity(m)
+        """Return W as a recursion with few states; None where there is no W."""
+        return identity(m) if self.quadratic else None
 
     def weighted_inverse(self, inverse: BidiagonalInverse) -> BidiagonalInverse | None:
         """Return (W A)^-1 if it is bidiagonal like A^-1, else None."""
-        return inverse
+        return inverse if self.quadratic else None
 
     def of_row_errors(self, errors: np.ndarray) -> float:
         """Return the objective at sensitivity 1 from the squared row norms of B, shape (m,)."""
@@ -192,21 +192,9 @@ class MaxError(Objective):
             "the max objective cannot be written as one weighted decoder, which this needs; use mean or weighted"
         )
 
-    def row_weights(self, m: int) -> None:
-        """Return None, since there are no fixed weights."""
-        return None
-
     def series_weights(self, n: int) -> np.ndarray:
         """Return ones: the rows are longer and longer pieces of one series, of which the last is the largest."""
         return np.ones(n)
-
-    def state_space(self, m: int) -> None:
-        """Return None, since there is no fixed W."""
-        return None
-
-    def weighted_inverse(self, inverse: BidiagonalInverse) -> None:
-        """Return None, since there is no fixed W."""
-        return None
 
     def of_row_errors(self, errors: np.ndarray) -> float:
         """Return the largest squared row norm."""
