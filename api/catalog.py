@@ -168,7 +168,7 @@ def list_items(
     Raises:
         InvalidParameter: a cursor that is not ours.
     """
-    one_more = query._replace(limit=query.limit + 1)
+    one_more = query.model_copy(update={"limit": query.limit + 1})
     aged = []
     for job in ledger.page(one_more, None if caller.sees_all else caller.owner):
         more = {"workload": job.workload, "digest": job.digest, "summary": describe_spec(json.loads(job.spec))}

@@ -64,7 +64,8 @@ class Access:
         call = await self._let_in(request)
         request.scope["state"]["caller"] = call.caller
         if self.known and request.scope["path"].startswith("/v1/"):
-            taken = [one.alias for one in request.scope["route"].dependant.query_params]
+            kinds = {one.alias: one.field_info.annotation for one in request.scope["route"].dependant.query_params}
+            taken = [name for alias, kind in kinds.items() for name in getattr(kind, "model_fields", [alias])]
             names = [name for name, _ in request.query_params.multi_items()]
             for name in set(names) - set(taken):
                 known = f"takes {', '.join(taken)}" if taken else "takes no query"

@@ -21,7 +21,7 @@ from factorize.api.http.request_guard import read_body
 from factorize.api.http.schema import SPEC_BODY, answers
 from factorize.api.http.work_gate import EventStream, working
 from factorize.api.jobs.ledger import ListQuery
-from factorize.api.jobs.solve_job import SolveJob, State, shown_error
+from factorize.api.jobs.solve_job import SolveJob, shown_error
 from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import FactorizeError, StoreUnavailable
 from factorize.spec import parse_spec
@@ -70,20 +70,10 @@ async def canonicalize(call: ReadCall) -> Response:
 
 
 @router.get("/v1/factorizations", responses=answers(200, document="FactorizationPage"))
-async def list_factorizations(
-    call: ReadCall,
-    state: Annotated[State | None, Query(description="Only jobs in this state.")] = None,
-    workload: Annotated[str | None, Query(max_length=64, description="Only this kind of workload.")] = None,
-    cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000, description="Entries per page.")] = 50,
-    search: Annotated[
-        str, Query(max_length=200, description="Only specs with these words, or beginnings of digests.")
-    ] = "",
-) -> Response:
+async def list_factorizations(call: ReadCall, query: Annotated[ListQuery, Query()]) -> Response:
     """List jobs, and stored results that came from elsewhere, the newest first."""
     service = call.service
     async with working(call, "list"):
-        query = ListQuery(state, workload, cursor, limit, search)
         items, following = await run_sync(
             list_items, service.catalog, service.ledger, query, call.caller, limiter=heavy
         )

@@ -26,13 +26,14 @@ import json
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, Self
 
 import sqlalchemy as sa
+from pydantic import BaseModel, Field
 
 from factorize.api.jobs.audit_log import add_row
 from factorize.api.jobs.database import clock, having, holds, insert_into, jobs, open_database, reading, schema, writing
-from factorize.api.jobs.solve_job import STATES, JobOrder, SolveJob
+from factorize.api.jobs.solve_job import STATES, JobOrder, SolveJob, State
 from factorize.encoding import is_digest
 from factorize.errors import InvalidParameter
 
@@ -43,22 +44,19 @@ Within = Callable[[sa.Connection, SolveJob, bool], object]
 """A function that goes with a claim, in its transaction."""
 
 
-class ListQuery(NamedTuple):
-    """The entries of a list of jobs and results that are asked for.
+class ListQuery(BaseModel, frozen=True, use_attribute_docstrings=True):
+    """The entries of a list of jobs and results that are asked for: the parameters of the address that lists them."""
 
-    Attributes:
-        state: only those in this state.
-        workload: only those with this kind of workload.
-        cursor: only those after this place of the list; see `write_cursor`.
-        limit: the most entries on a page.
-        search: only those whose spec has each of these words, or a digest that begins with it.
-    """
-
-    state: str | None = None
-    workload: str | None = None
-    cursor: str | None = None
-    limit: int = 50
-    search: str = ""
+    state: State | None = None
+    """Only jobs in this state."""
+    workload: Annotated[str | None, Field(max_length=64)] = None
+    """Only this kind of workload."""
+    cursor: Annotated[str | None, Field(max_length=200)] = None
+    """`next` of the page before."""
+    limit: Annotated[int, Field(ge=1, le=1000)] = 50
+    """Entries per page."""
+    search: Annotated[str, Field(max_length=200)] = ""
+    """Only specs with these words, or beginnings of digests."""
 
     def newest(self, table: sa.Table, time: sa.ColumnElement[str], text: sa.ColumnElement[str]) -> sa.Select[Any]:
         """Return the statement of this page of a table of any state, the newest rows first.

@@ -46,7 +46,7 @@ def catalog(ledger: Ledger, store: Store) -> Catalog:
 
 
 def listed(catalog: Catalog, **query: object) -> list[str]:
-    return [entry["digest"] for _, entry in catalog.page(ListQuery(limit=100)._replace(**query))]  # type: ignore[arg-type]
+    return [entry["digest"] for _, entry in catalog.page(ListQuery(limit=100).model_copy(update=query))]
 
 
 def test_rows_follow_the_store(catalog: Catalog, ledger: Ledger, store: Store) -> None:

@@ -607,7 +607,7 @@ class Run:
         query = {"state": luck.choice((None, None, "done", "failed")), "workload": luck.choice((None, "decay"))}
         query["search"], following = luck.choice(("", "", "decay n=4", "0")), None
         while count < 20:
-            asked = ListQuery(cursor=following, limit=3)._replace(**query)
+            asked = ListQuery(cursor=following, limit=3).model_copy(update=query)
             rows, following = list_items(service.catalog, service.ledger, asked, caller)
             count += len(rows)
             if query["workload"] and {row["workload"] for row in rows} - {query["workload"]}:
