@@ -66,8 +66,10 @@ def example_rows(parameters: Sequence[tuple[str, torch.nn.Parameter]], examples:
             counts = [" + ".join(map(str, each)) for each in (own, expected)]
             raise InvalidParameter(
                 f"{name} has {counts[0]} per-example gradients, but the batch has {counts[1]} examples. Inputs of its "
-                "layer do not begin with the batch axis (position ids of shape (tokens,) or (1, tokens), an expert's "
-                "share of the tokens, time first); expand them to (batch, ...), or register a grad sampler with Opacus",
+                "layer do not begin with the batch axis (position ids of shape (tokens,) or (1, tokens), a table of "
+                "relative positions, an expert's share of the tokens, time first); expand them to (batch, ...), freeze "
+                "the layer before you make the job private (requires_grad_(False)), which costs a table of positions "
+                "little, or register a grad sampler with Opacus",
                 field="model",
             )
         if any(each.shape[1:] != p.shape for each in passes):

@@ -339,14 +339,19 @@ def test_callbacks_see_no_gradient_without_noise(tmp_path: Path) -> None:
     assert seen["before"] == [0.0] * N and min(seen["after"]) > 0
 
 
-def test_positions_without_the_axis_of_the_batch_are_refused_by_name(tmp_path: Path) -> None:
+def test_positions_without_the_axis_of_the_batch_are_refused_by_name_and_train_frozen(tmp_path: Path) -> None:
     """GPT-2 looks positions up by ids of shape (1, tokens): one gradient for 8 examples."""
     torch.manual_seed(1)
     config = GPT2Config(vocab_size=16, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
     made = trainer(tmp_path, GPT2LMHeadModel(config))
-    with pytest.raises(InvalidParameter, match=r"wpe.weight has 1 per-example gradients.*expand them"):
+    with pytest.raises(InvalidParameter, match=r"wpe.weight has 1 per-example gradients.*freeze the layer"):
         made.train()
     assert made.private.optimizer.noise.step == 0
+    model = GPT2LMHeadModel(config)
+    model.transformer.wpe.requires_grad_(False)
+    again = trainer(tmp_path / "frozen", model)
+    again.train()
+    assert again.private.optimizer.noise.step == N
 
 
 @pytest.mark.parametrize("physical", [None, 3])
