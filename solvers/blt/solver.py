@@ -15,14 +15,14 @@ from factorize.factors.solution import ProgressCallback, Solution
 from factorize.solvers.blt.loss import ClosedLoss, SeriesLoss
 from factorize.solvers.blt.parameters import Alternating, BltPoint, minimise, progressions
 from factorize.solvers.epochs.fitted_columns import fitted_columns, fitting_cost
+from factorize.solvers.formulas.closed_form import normalised, unit_columns
 from factorize.solvers.methods.compiled import Array
-from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of, plain_loss
+from factorize.solvers.problem import Estimate, Problem, Reporter, estimate_of, mechanism_of
 from factorize.solvers.toeplitz import toeplitz_optimum as toeplitz
 from factorize.solvers.toeplitz.gradients import LeadingPattern, ToeplitzLoss
 from factorize.spec import Spec
 from factorize.spec.mechanisms import Blt
-from factorize.structures.base import MAX_DENSE, Matrix
-from factorize.structures.scaled import ColumnScaled
+from factorize.structures.base import MAX_DENSE
 from factorize.structures.toeplitz import BltMatrix
 
 MAX_BUFFERS = 15
@@ -117,11 +117,11 @@ def solve(problem: Problem, progress: ProgressCallback) -> Solution:
     point = None
     if mechanism.normalization not in _UNSEARCHED_COLUMNS:
         point = best_point(problem, loss, minimum.variables, lambda step: report(minimum.steps + step, None))
-    return Solution(
-        strategy=_normalised(problem, plain, None if point is None else _matrix(problem, point)),
-        outcome=minimum.outcome,
-        iterations=minimum.steps,
-    )
+    if mechanism.fitted:
+        return Solution(fitted_columns(problem, plain), minimum.outcome, minimum.steps)
+    other = None if point is None else _matrix(problem, point)
+    carried = problem.participation.single and problem.spec.workload.state_space() is not None
+    return Solution(normalised(problem.spec, plain, other, carried=carried), minimum.outcome, minimum.steps)
 
 
 def loss_of(problem: Problem, buffers: int) -> ClosedLoss | SeriesLoss:
@@ -151,37 +151,12 @@ def _matrix(problem: Problem, point: BltPoint) -> BltMatrix:
     return BltMatrix(point.theta, omega, problem.n)
 
 
-def _normalised(problem: Problem, plain: BltMatrix, other: BltMatrix | None) -> Matrix:
-    """Return the matrix with its columns as they are asked for; with `auto`, of norm 1 if that lowers the loss.
-
-    Args:
-        problem: what is asked.
-        plain: the best matrix without scaling.
-        other: the best one for scaling, where it is known.
-    """
-    spec, mechanism = problem.spec, mechanism_of(problem.spec, Blt)
-    if mechanism.fitted:
-        return fitted_columns(problem, plain)
-    dense = not spec.participation.single or spec.workload.state_space() is None
-    if mechanism.normalization == "none" or (mechanism.normalization == "auto" and dense and plain.n > MAX_DENSE):
-        return plain
-    scaled = unit_columns(plain if other is None else other)
-    if mechanism.normalization == "auto" and plain_loss(spec, scaled) >= plain_loss(spec, plain):
-        return plain
-    return scaled
-
-
 MAX_N_POLISHED = 16_384
 _MAX_N_MEASURED, _FEW_BUFFERS = 2**17, 2
 """Above that n starts are not measured, which takes seconds. From 4e4 to 4e5 steps the one for the last row was better
 where that row counts more, and for the mean with more than two buffers."""
 _MAX_STEPS = 60
 _MIN_GRADIENT = 1e-6  # differences do not resolve a smaller gradient
-
-
-def unit_columns(matrix: BltMatrix) -> ColumnScaled:
-    """Return the matrix with its columns divided by their norms."""
-    return ColumnScaled(matrix, 1.0 / np.sqrt(matrix.column_norms_squared()))
 
 
 def best_point(

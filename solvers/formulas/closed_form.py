@@ -275,12 +275,24 @@ def finish(problem: Problem, matrix: Matrix, report: Reporter) -> Solution:
     return Solution(normalised(problem.spec, matrix), Outcome.CLOSED_FORM, 1)
 
 
-def normalised(spec: Spec, matrix: Matrix) -> Matrix:
-    """Scale the columns to norm 1 if asked to; with `auto`, if that lowers the loss."""
-    normalization = spec.mechanism.columns
-    if normalization == "none" or (normalization == "auto" and spec.workload.n > MAX_DENSE and not recursive(spec)):
+def normalised(spec: Spec, matrix: Matrix, other: Matrix | None = None, *, carried: bool | None = None) -> Matrix:
+    """Scale the columns to norm 1 if asked to; with `auto`, if that lowers the loss.
+
+    Args:
+        spec: what is asked.
+        matrix: the matrix without scaling.
+        other: the one to scale, if it is another one.
+        carried: whether losses are carried along the steps; by default as `recursive` says.
+    """
+    normalization, carried = spec.mechanism.columns, recursive(spec) if carried is None else carried
+    if normalization == "none" or (normalization == "auto" and spec.workload.n > MAX_DENSE and not carried):
         return matrix
-    scaled = ColumnScaled(matrix, 1.0 / np.sqrt(matrix.column_norms_squared()))
+    scaled = unit_columns(matrix if other is None else other)
     if normalization == "auto" and plain_loss(spec, scaled) >= plain_loss(spec, matrix):
         return matrix
     return scaled
+
+
+def unit_columns(matrix: Matrix) -> ColumnScaled:
+    """Return the matrix with its columns divided by their norms."""
+    return ColumnScaled(matrix, 1.0 / np.sqrt(matrix.column_norms_squared()))
