@@ -20,7 +20,7 @@ from factorize.adapters.given_data import GivenData
 from factorize.adapters.jobs import Planned
 from factorize.adapters.mixed_data import refuse_mixed_data
 from factorize.adapters.opacus import CorrelatedOptimizer
-from factorize.adapters.ranks.agreement import agree, own_rank
+from factorize.adapters.ranks.agreement import agree, own_rank, refuse_other_ranks
 from factorize.adapters.rehearsal import Rehearsal
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
@@ -172,6 +172,7 @@ class PrivateLoader(DataLoader[Any]):
             self._mark.check()
             return None, {}
 
+        refuse_other_ranks(self._shared[1])
         agree("the order of the data", check)
 
     def parts_left(self) -> list[tuple[int, list[np.ndarray], np.ndarray | None]]:
