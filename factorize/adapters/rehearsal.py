@@ -19,22 +19,16 @@ from factorize.adapters.clipping import all_idle, example_rows
 from factorize.adapters.data_reads import difference_of_reads
 from factorize.adapters.gradient_rows import (
     MAX_PASSES_BETWEEN,
-    TOLERANCE,
     TOLERANCE_OF_REPEATS,
     WAY_OUT,
     GradientRows,
     difference_of_autograd,
-    difference_of_passes,
 )
 from factorize.adapters.kept_states import Attributes, attributes_of, left_by_pass, rehearse_states
 from factorize.adapters.layer_rows import Rows
-from factorize.adapters.loop_state import LoopState, difference_of_states
-from factorize.adapters.model_changes import (
-    difference_of_buffers,
-    difference_of_weights,
-    refuse_weights_beside,
-    sizes_of,
-)
+from factorize.adapters.loop_state import LoopState
+from factorize.adapters.model_changes import difference_of_weights, refuse_weights_beside, sizes_of
+from factorize.adapters.passes import Pass, Passes
 from factorize.adapters.ranks.agreement import on_any_rank
 from factorize.adapters.trained_parameters import TrainedParameters
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -75,8 +69,7 @@ class Rehearsal:
         self._seen: Hashable = None  # names the model whose gradients were checked
         self._rehearsed: Hashable = None  # names the model of the passes that are kept
         self._part: Part | None = None
-        self._passes: list[tuple[Altered, GradientRows, LoopState]] = []
-        self._pairs: list[tuple[Altered, GradientRows, GradientRows]] = []  # of passes without dropout
+        self._passes = Passes()
         self._still = True  # whether the last pass drew no random numbers
         self._doubted = False  # whether the next rehearsal takes the batch as it is, too
         self._state: LoopState | None = None
@@ -153,22 +146,23 @@ class Rehearsal:
             InvalidParameter: the losses are not one for each example.
         """
         if self._part is None or self._part.place != part.place or self.rehearsing:
-            self._part, self._passes, self._pairs = part, [], []
+            self._part, self._passes = part, Passes()
         part = self._part
         self._put_back()  # undoes a pass whose iterator was given up
-        for altered in part.altered[len(self._passes) :]:
-            if altered.alike or not self._passes or self._still:
-                before = {} if self._passes else attributes_of(self._model)
+        for altered in part.altered[len(self._passes.taken) :]:
+            if altered.alike or not self._passes.taken or self._still:
+                before = {} if self._passes.taken else attributes_of(self._model)
                 part.randomness.restore()
                 yield from self._pass(altered)
                 if before:
                     self._before, self._left = before, left_by_pass(before, self._model)
             else:
                 yield from self._pair(part, altered)
-        if self._doubted or (callable(self._loss) and self._passes and (self._ranks == 1 or part.on_all_ranks)):
+        if self._doubted or (callable(self._loss) and self._passes.taken and (self._ranks == 1 or part.on_all_ranks)):
             yield from self._repeat(part)
-        while self._in_doubt():
+        while self._passes.need_repeat(self._ranks):
             yield from self._repeat(part)
+        self.fault = self.fault or self._passes.difference_of_loops()
         yield from self._passes_of_idle(part)
         if part.reads.seen and self._ranks == 1:
             yield from self._swap_reads(part)
@@ -185,14 +179,14 @@ class Rehearsal:
         """Take a batch as it is, and return its gradients."""
         part.randomness.restore()
         yield from self._pass(part.unaltered())
-        return self._passes[-1][1]
+        return self._passes.taken[-1].rows
 
     def _swap_reads(self, part: Part) -> Generator[object, None, None]:
         """Take a batch as it is, and with other rows where the loop reads the data set, and keep a difference."""
-        found, passes = list[GradientRows](), [*self._passes]
+        found, taken = list[GradientRows](), [*self._passes.taken]
         for part.reads.swaps in (False, False, True):
             found.append((yield from self._repeat(part)))
-        part.reads.swaps, self._passes = False, passes
+        part.reads.swaps, self._passes.taken = False, taken
         kept = part.unaltered().kept
         spread, moved = (found[1].moved(each, kept) for each in found[::2])
         allowed = TOLERANCE_OF_REPEATS + 4 * found[1].rounding + MAX_PASSES_BETWEEN * spread
@@ -200,8 +194,7 @@ class Rehearsal:
 
     def _passes_of_idle(self, part: Part) -> Iterator[object]:
         """Take batches that show whether others decide which examples have no gradient."""
-        shown = bool(self._passes) and self._passes[0][0].alike and any(self._passes[0][1].idle)
-        if not self._on_any_rank(shown):
+        if not self._on_any_rank(self._passes.idle):
             return
         rows = yield from self._repeat(part)
         beside = [*part.beside_idle(rows.idle)]
@@ -211,20 +204,6 @@ class Rehearsal:
             part.randomness.restore()
             yield from self._pass(altered)
 
-    def _in_doubt(self) -> bool:
-        """Return whether the batch has to come as it is, to tell whether what the loop changes depends on examples.
-
-        What differs between that batch and one with replaced examples, and not between the same batch twice, does.
-        """
-        states = [state for altered, _, state in self._passes[:1] if altered.alike]
-        states += [state for altered, _, state in self._passes[1:] if not altered.other]
-        if not states or not states[0].late:
-            return False
-        fault = difference_of_states(*states[:2]) if len(states) > 1 else None
-        if len(states) == 3 and difference_of_states(*states[1:]) is None:
-            self.fault = self.fault or fault
-        return len(states) == 1 or (len(states) == 2 and (fault is not None or self._ranks > 1))
-
     def _on_any_rank(self, here: bool) -> bool:
         """Return whether something that asks for more passes holds on a rank; False where not all ranks ask."""
         if self._ranks == 1:
@@ -233,18 +212,20 @@ class Rehearsal:
 
     def _pair(self, part: Part, altered: Altered) -> Iterator[object]:
         """Take a batch as it is and with other shapes, both without dropout, whose draws fall on other entries."""
-        kept, rehearsed = len(self._passes), self._rehearsed
+        kept, rehearsed = len(self._passes.taken), self._rehearsed
         for each in (part.unaltered(), altered._replace(alike=True)):
             part.randomness.restore()
             yield from self._pass(each, dropout=False)
         if self._still:
-            (_, mine, _), (_, other, _) = self._passes[kept:]
-            self._pairs.append((altered, mine, other))
-        self._passes, self._still, self._rehearsed = self._passes[:kept], False, rehearsed
+            mine, other = self._passes.taken[kept:]
+            self._passes.pairs.append((mine, other._replace(altered=altered)))
+        del self._passes.taken[kept:]
+        self._still, self._rehearsed = False, rehearsed
 
     def _pass(self, altered: Altered, *, dropout: bool = True) -> Iterator[Any]:
         self.trained.begin_pass()
-        self._state = LoopState(self._model, self._passes[-1][2].others if self._passes else (), dropout=dropout)
+        others = self._passes.taken[-1].state.others if self._passes.taken else ()
+        self._state = LoopState(self._model, others, dropout=dropout)
         self._sizes = sizes_of(self._model)
         assert self._part is not None
         self._handed = altered
@@ -325,7 +306,7 @@ class Rehearsal:
                 field="loss",
             )
         self._state.note_step()
-        self._passes.append((altered, found, self._state))
+        self._passes.taken.append(Pass(altered, found, self._state))
         self._rehearsed = self.trained.model_key()
         self.trained.clear_gradients()
         for each in optimizers:
@@ -354,43 +335,34 @@ class Rehearsal:
                 "first step; take it from there, or give loss='not_looked_at'"
             )
         self._seen = self._seen if self.trained.model_key() == self._seen else None
-        self._part, self._passes, self._pairs, self.again = None, [], [], True
+        self._part, self._passes, self.again = None, Passes(), True
         self.trained.clear_gradients()
         return True
 
     def _due(self, examples: int) -> bool:
         if self._loss == "not_looked_at" or examples < 2:
             return False
-        if self.trained.model_key() != (self._rehearsed if self._passes else self._seen):
+        if self.trained.model_key() != (self._rehearsed if self._passes.taken else self._seen):
             return True
         if self._loss != "rehearsed" or self.examples is None or self._ranks > 1:
             return False
-        if not self._passes:
+        if not self._passes.taken:
             return all_idle(self.trained.parameters)
-        if not all(altered.other for altered, *_ in self._passes):
-            return False
-        rows = GradientRows.of(example_rows(self.trained.named(), self._passes[0][0].rows))
-        moved = [rows.moved(other, altered.kept) for altered, other, _ in self._passes if altered.alike]
-        self._doubted = any(TOLERANCE_OF_REPEATS < each < MAX_PASSES_BETWEEN * TOLERANCE for each in moved)
+        rows = GradientRows.of(example_rows(self.trained.named(), self._passes.taken[0].altered.rows))
+        self._doubted = self._passes.may_be_rounded(rows)
         return self._doubted
 
     def compare(self, samples: Sequence[Rows], counted: torch.Tensor | None, clip_norm: float) -> None:
         """Compare a step's gradients with those of the rehearsal, and keep a difference as `fault`."""
-        if not self._passes:
+        if not self._passes.taken:
             return
         rows = GradientRows.of(samples)
-        seen = self._passes[0][0].alike and self._part is not None and self._part.on_all_ranks
-        again = [rows.moved(other, altered.kept) for altered, other, _ in self._passes if not altered.other]
-        compare = partial(difference_of_passes, counted=counted, clip_norm=clip_norm, examined=seen)
-        for altered, other, state in self._passes:
-            self.fault = self.fault or compare(rows, other, altered, spread=max(again, default=None))
-            self.fault = self.fault or (difference_of_buffers(state.early) if altered.alike else None)
-        for altered, mine, other in self._pairs:
-            self.fault = self.fault or compare(mine, other, altered)
+        examined = self._passes.alike and self._part is not None and self._part.on_all_ranks
+        self.fault = self.fault or self._passes.difference_of_gradients(rows, counted, clip_norm, examined=examined)
         if rows.norms.count_nonzero():  # gradients of zero prove nothing
             self._seen = self._rehearsed
             self._compared += [] if self._part is None else [self._part.place[0]]
-        self._part, self._passes, self._pairs, self._doubted = None, [], [], False
+        self._part, self._passes, self._doubted = None, Passes(), False
 
 
 class _Hook:
