@@ -99,7 +99,8 @@ class ClippedGradients:
         """
         given = list(data) if isinstance(data, (tuple, list)) else []
         try:
-            arrays = [each if isinstance(each, jax.Array) else jnp.asarray(each) for each in given]
+            with jax.ensure_compile_time_eval():  # arrays of numpy would have no values under jit
+                arrays = [each if isinstance(each, jax.Array) else jnp.asarray(each) for each in given]
         except (TypeError, ValueError):
             arrays = []
         if not arrays:
@@ -292,16 +293,20 @@ def _flat(tree: optax.Updates) -> np.ndarray:
 
 
 def _have_common_rows(constant: ArrayLike, data: jax.Array, values: int = 2) -> bool:
-    """Return whether an array has examples of the data among its rows; rows of fewer different values do not count."""
-    if is_traced(constant) or is_traced(data) or jnp.shape(constant)[1:] != data.shape[1:] or data.ndim < 2:
+    """Return whether an array has examples of the data among its rows; rows of fewer different values do not count.
+
+    The columns of a matrix count as rows, too: a kernel multiplies by the transposed examples.
+    """
+    if is_traced(constant) or is_traced(data) or data.ndim < 2:
+        return False
+    shape = jnp.shape(constant)
+    forms = [shape[1:] == data.shape[1:], len(shape) == 2 and shape[:1] == data.shape[1:]]
+    if not any(forms):
         return False
     with jax.ensure_compile_time_eval():  # under jit an array of numpy would become one without values
-        both = [np.asarray(jnp.asarray(each).astype(data.dtype)) for each in (constant, data)]
-    arrays = [each.reshape(len(each), -1) for each in both]
-    counts = [1 + (np.diff(np.sort(array, axis=1), axis=1) != 0).sum(axis=1) for array in arrays]
-    pairs = zip(arrays, counts, strict=True)
-    some, others = ({row.tobytes() for row in array[count >= values]} for array, count in pairs)
-    return not some.isdisjoint(others)
+        own, examples = (np.asarray(jnp.asarray(each).astype(data.dtype)) for each in (constant, data))
+    known = {row.tobytes() for form, fits in zip((own, own.T), forms, strict=True) if fits for row in form}
+    return any(row.tobytes() in known and len(np.unique(row)) >= values for row in examples)
 
 
 def _one_of(data: Sequence[jax.Array]) -> list[jax.ShapeDtypeStruct]:

@@ -265,6 +265,21 @@ class TestGradients:
         with pytest.raises(InvalidParameter, match="mixes examples"):
             total(fixed(loss=MIXING["centred"]).gradients)
 
+    @pytest.mark.parametrize("jit", [False, True])
+    @pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
+    def test_examples_in_a_loss_are_found_by_their_values(self, kind: Any, jit: bool) -> None:
+        """The memory of a loss, and the support of a kernel, among data of numpy that a jitted loop closes over."""
+        some = kind(X[3:8])
+        memory = fixed(loss=lambda w, x, y: loss(w, x + jnp.asarray(some).sum(axis=0), y)).gradients
+        kernel = fixed(loss=lambda w, x, y: loss(w[:5], jnp.tanh(x @ some.T), y)).gradients
+        for summed in (memory, kernel):
+
+            def total(weights: jax.Array, summed: Any = summed) -> Any:
+                return summed(weights, (X, Y), self.indices, self.mask)
+
+            with pytest.raises(InvalidParameter, match=r"closes over an array of shape .*looks like the data"):
+                (jax.jit(total) if jit else total)(jnp.full((6, 3), 0.1))
+
     def test_a_public_array_that_is_no_part_of_the_data_may_be_closed_over(self) -> None:
         """Under jit an array of numpy has values, too."""
         public = np.random.default_rng(7).normal(size=(5, 6)).astype(np.float32)
