@@ -24,6 +24,7 @@ from jax.typing import ArrayLike
 from factorize.adapters.jax_sums import disclose, enclose
 from factorize.adapters.jax_table import manual_axes, place_of, replica_axes, with_auto_axes
 from factorize.client.single_use import NoiseUse
+from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.privacy import refuse_infinite
 from factorize.training.auditor import Auditor
@@ -263,7 +264,7 @@ class GuardedBatches(AuditedBatches):
         super().__init__(order, auditor, physical=physical)
         self.examples = examples
         self._handed: dict[int, bytes] = {}
-        self._next = auditor.step
+        self._next, self._begun = auditor.step, auditor.state_dict()
         self._marked: tuple[int, bytes] | None = None  # hashes of sums and of their examples
 
     def __iter__(self) -> Iterator[MicroBatches]:
@@ -287,7 +288,23 @@ class GuardedBatches(AuditedBatches):
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go to the position of a checkpoint; restore model and noise with it."""
         super().load_state_dict(state)
-        self._handed, self._next, self._marked = {}, self.step, None
+        self._handed, self._next, self._marked, self._begun = {}, self.step, None, super().state_dict()
+
+    def state_dict(self) -> JsonObject:
+        """Return the state of the steps whose noise was taken; batches that were drawn beyond them come again."""
+        jax.effects_barrier()  # steps may still run whose noise is taken
+        drawn, auditor = super().state_dict(), self.auditor
+        if self._next == self.step:
+            return drawn
+        count_step, auditor.on_step = auditor.on_step, None
+        try:
+            auditor.load_state_dict(self._begun)
+            while self.step < self._next:
+                auditor.record(self.order[self.step])
+            return super().state_dict()
+        finally:
+            auditor.load_state_dict(drawn)
+            auditor.on_step = count_step
 
     def mark(self, sums: optax.Updates, indices: jax.Array, mask: jax.Array) -> optax.Updates:
         """Return the sums of some examples, enclosed; they exist once the host knows their bits."""

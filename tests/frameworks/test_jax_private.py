@@ -516,6 +516,27 @@ class TestSumsOfTheBatch:
         plain.made.noise.close()
         looking.made.noise.close()
 
+    @pytest.mark.parametrize("make", [job, fixed])
+    @pytest.mark.parametrize("ahead", [1, 2])
+    def test_a_checkpoint_is_that_of_the_noise_where_batches_are_drawn_ahead(self, make: Any, ahead: int) -> None:
+        """A loop saves before its step, or draws batches early; the checkpoint of it has to be one to go on from."""
+        plain, first, kept = Training(make()).run(), Training(make()), None
+        batches = iter(first.made.batches)
+        waiting = [next(batches) for _ in range(ahead)]
+        for step in range(N // 2):
+            if step in (1, N // 2 - 1):
+                kept = first.weights, first.state, first.made.batches.state_dict()
+            first.weights, first.state = first.step(first.weights, first.state, *waiting.pop(0))
+            waiting.append(next(batches))
+        first.made.noise.close()
+        again = Training(make())
+        again.weights, again.state, saved = kept  # type: ignore[misc]
+        again.made.batches.load_state_dict(saved)
+        again.run()
+        assert np.array_equal(again.weights, plain.weights)
+        plain.made.noise.close()
+        again.made.noise.close()
+
     def test_a_batch_that_is_left_out_and_a_state_of_another_step_are_refused(self) -> None:
         made, weights = job(), jnp.zeros((6, 3))
         batches, state = list(made.batches), made.noise.init(weights)
