@@ -45,7 +45,8 @@ class StepGuard:
     """
 
     def __init__(self, commitment: str, steps: int, auditor: Auditor | None, clip_norm: float) -> None:
-        self._use, self._steps, self._auditor, self._clip_norm = NoiseUse(commitment), steps, auditor, clip_norm
+        self._use, self._noise, self._steps = NoiseUse(commitment), commitment, steps
+        self._auditor, self._clip_norm = auditor, clip_norm
 
     def take(
         self,
@@ -132,7 +133,7 @@ class StepGuard:
                 field="state",
             )
         if self._auditor is not None:
-            self._auditor.check_release(int(step), float(norm), self._clip_norm, lags=lags)
+            self._auditor.check_release(int(step), float(norm), self._clip_norm, lags=lags, noise=self._noise)
         self._use.take(int(step), int(place))
 
 

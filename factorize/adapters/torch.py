@@ -196,7 +196,7 @@ class TorchNoiseGenerator(Secret):
     def _next(self) -> torch.Tensor:
         """Return this rank's noise of a step, float32, in memory that the next call may overwrite."""
         if self._auditor is not None:
-            self._auditor.check_release(self.step)
+            self._auditor.check_release(self.step, noise=self.commitment)
         if isinstance(self._made, DeviceSource):
             return self._made.next()
         row = torch.empty(self._made.shape, dtype=torch.float32, pin_memory=self._device.type == "cuda")
@@ -225,7 +225,7 @@ class TorchNoiseGenerator(Secret):
             cut(0, self._next(), core.MAX_ENTRIES)
             return
         if self._auditor is not None:
-            self._auditor.check_release(self.step)
+            self._auditor.check_release(self.step, noise=self.commitment)
         self._made.send(lambda at, row: cut(at.start, torch.from_numpy(row), _MAX_THREAD_ENTRIES))
 
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
@@ -327,7 +327,7 @@ class TorchNoiseGenerator(Secret):
         """Return this rank's parts of sums or means, which the auditor has let pass."""
         parts, norm = self._released.parts_of(values)
         if self._auditor is not None:
-            self._auditor.check_release(self.step, divisor * norm, self.calibration.clip_norm)
+            self._auditor.check_release(self.step, divisor * norm, self.calibration.clip_norm, noise=self.commitment)
         return parts
 
     def skip(self, steps: int = 1) -> None:

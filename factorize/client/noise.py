@@ -208,7 +208,7 @@ class NoiseGenerator(Checkpointed):
         self.refuse_half()
         self._refuse_past(self.step + 1)
         if self._auditor is not None:
-            self._auditor.check_release(self.step)
+            self._auditor.check_release(self.step, noise=self.commitment)
         self._use.take(self.step)
         self._half = True
         self._engine.step(self.step, sink)
@@ -246,7 +246,7 @@ class NoiseGenerator(Checkpointed):
         refuse_infinite(name, finite=bool(np.isfinite(array).all()))
         if self._auditor is not None:
             norm = float(np.linalg.norm(array.astype(np.float64, copy=False).reshape(-1))) * divisor
-            self._auditor.check_release(self.step, norm, self.calibration.clip_norm)
+            self._auditor.check_release(self.step, norm, self.calibration.clip_norm, noise=self.commitment)
         return array
 
 

@@ -47,6 +47,7 @@ class Auditor(ABC):
         self.step, self.steps, self.unit, self.divisor = 0, whole_number("steps", steps), unit, divisor
         self.on_step: Callable[[int], None] | None = None
         self._present: int | None = None  # number of examples in the step recorded last; a checkpoint does not keep it
+        self._released: tuple[int, str | None] = -1, None  # the step released last, and the noise that it has
 
     def record(self, indices: Sequence[int] | np.ndarray, *, divisor: int | None = None) -> None:
         """Check the examples of the next step, and go on to it.
@@ -80,7 +81,9 @@ class Auditor(ABC):
             self.on_step(self.step - 1)
         self._present = len(who)
 
-    def check_release(self, step: int, norm: float = 0.0, clip_norm: float = 0.0, *, lags: bool = False) -> None:
+    def check_release(
+        self, step: int, norm: float = 0.0, clip_norm: float = 0.0, *, lags: bool = False, noise: str | None = None
+    ) -> None:
         """Refuse noise for other examples than those that were recorded last, or for a sum that these cannot have.
 
         Args:
@@ -88,9 +91,11 @@ class Auditor(ABC):
             norm: norm of the sum, or of a part of it.
             clip_norm: bound on the norm of one contribution.
             lags: whether a device makes the noise, behind a loop that may have recorded later steps.
+            noise: commitment of the noise, None where nobody knows it.
 
         Raises:
-            InvalidParticipation: the step is another one, or the norm is larger than its contributions together allow.
+            InvalidParticipation: the step is another one, the norm is larger than its contributions together allow, or
+                the step was released with another noise.
         """
         if self.step != step + 1 and not (lags and self.step > step):
             raise InvalidParticipation(
@@ -109,6 +114,13 @@ class Auditor(ABC):
                 f"the sum of step {step} has a larger norm than its examples can reach with clip_norm={clip_norm:g}; "
                 "clip each example's gradient before adding it, and start each step's sum at 0"
             )
+        if self._released[0] == step and self._released[1] not in (None, noise):
+            raise InvalidParticipation(
+                f"step {step} was released with another noise, and two releases of one batch, as of two parts of the "
+                "parameters, have no epsilon here; clip all parameters together and give them one noise, or give each "
+                "noise an auditor of its own and state both (others= of the statement)"
+            )
+        self._released = step, noise
 
     def check_calibration(self, calibration: Calibration) -> None:
         """Refuse a calibration that relies on other batches than those that this auditor lets pass.

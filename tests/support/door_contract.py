@@ -139,6 +139,13 @@ def of_sums(release: Callable[..., Any]) -> dict[str, Mistake]:
         auditor = ParticipationAuditor.of(calibrated(factors(kind=kind), SIZE), N)
         return auditor, release(held, calibrated(held, SIZE), auditor=auditor)
 
+    def in_two_parts(folder: Path) -> None:
+        auditor, run = begin()
+        other = release(factors("another"), calibrated(factors("another"), SIZE), auditor=auditor)
+        auditor.record(range(SIZE))
+        run(0.1)
+        other(0.1)
+
     def unclipped(folder: Path, mean: bool = False) -> None:
         auditor, run = begin()
         auditor.record(range(SIZE), divisor=SIZE)
@@ -165,6 +172,9 @@ def of_sums(release: Callable[..., Any]) -> dict[str, Mistake]:
         ),
         "a batch whose noise is drawn twice, or not at all, beside an auditor": Mistake(
             "refused", uncounted, "recorded 3 steps"
+        ),
+        "a batch that two noises release, as of two parts of the parameters, beside an auditor": Mistake(
+            "refused", in_two_parts, "was released with another noise"
         ),
         "a step that is divided by another number than the calibration's, beside an auditor": Mistake(
             "refused", lambda folder: begin()[0].record(range(SIZE), divisor=1), "for which the noise is calibrated"
