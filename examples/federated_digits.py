@@ -143,7 +143,8 @@ def ours(setting: Setting, factors: Factorization) -> Callable[[float, int, Path
 
     def strategy(clip: float, seed: int, folder: Path) -> Strategy:
         settings: dict[str, Any] = {"clients": CLIENTS, "clients_a_round": planned, "clip_norm": clip}
-        settings["seed"] = (1 << 64) + seed  # the seed of the noise, fixed so that the figures repeat
+        run = seed * len(CLIPS) + CLIPS.index(clip)  # the noise of one seed is released once
+        settings["seed"] = (1 << 64) + run  # fixed so that the figures repeat
         rounds = FederatedRounds(folder / "state", factors, setting.target, initial(), **settings)
         return CorrelatedNoise(FedAvg(), rounds, client_id=authenticated_node)  # a simulated node is a client for ever
 
@@ -193,8 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, strategy in ways.items():
 
         def tuned(clip: float, strategy: Callable[[float, int, Path], Strategy] = strategy) -> float:
-            first = 1000 * (1 + CLIPS.index(clip))  # noise of one seed is released once
-            seeds = range(first, first + asked.tuning_runs)
+            seeds = range(1000, 1000 + asked.tuning_runs)
             return float(np.mean([curve(strategy, clip, seed, setting, fleet, every)[-1] for seed in seeds]))
 
         clip = max(CLIPS, key=tuned)
