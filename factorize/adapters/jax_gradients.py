@@ -12,6 +12,7 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 from factorize.adapters.clipped_sums import CLIP_FACTOR, check_roundings, shrink_for_float32
+from factorize.adapters.jax_copies import refuse_copies
 from factorize.adapters.jax_guard import GuardedBatches
 from factorize.adapters.jax_leaves import real_leaves
 from factorize.adapters.jax_programs import are_alike, constants, fixed_values, is_traced
@@ -71,6 +72,7 @@ class ClippedGradients:
         Raises:
             InvalidParameter: the loss mixes examples or is not one number, a parameter is not real, the data are no
                 arrays of the job's examples, or indices and mask have other shapes.
+            InvalidParticipation: the data are copies of fewer examples.
         """
         arrays, rows, present = self._arrays(data), jnp.asarray(indices), jnp.asarray(mask)
         if rows.ndim != 2 or rows.shape != present.shape:
@@ -173,10 +175,11 @@ class ClippedGradients:
         return with_auto_axes(self._loss, params, *batch)
 
     def _look(self, params: optax.Params, data: Sequence[jax.Array]) -> None:
-        """Refuse a loss whose gradients are not those of single examples; see the class.
+        """Refuse a loss whose gradients are not those of single examples, see the class, and copies of examples.
 
         Raises:
             InvalidParameter: the loss mixes examples, or is not one number.
+            InvalidParticipation: the data are copies of fewer examples.
         """
         real_leaves(params)
         shapes = jax.tree.map(lambda leaf: (jnp.shape(leaf), str(jnp.result_type(leaf))), (params, list(data)))
@@ -193,6 +196,8 @@ class ClippedGradients:
             shown = kind if shape == () else shape
             message = f"the loss of a batch of one example is {shown}, not one number; return its mean"
             raise InvalidParameter(message, field="loss")
+        if self._batches is not None and self._batches.auditor.unit == "example":
+            refuse_copies(data)
         self._refuse_closure(params, data)  # before anything is evaluated, which would hide what it was made of
         with jax.ensure_compile_time_eval():
             first = [with_auto_axes(lambda each: each[:count], each) for each in data]

@@ -42,6 +42,7 @@ from factorize.adapters.jax import correlated_noise, raised_sigma_of_sums
 from factorize.adapters.jax_private import PrivateJax, make_private
 from factorize.adapters.jax_sums import disclose
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.solvers import solve
 from factorize.training.auditor import ParticipationAuditor
 from factorize.training.receipt import Receipt
 
@@ -329,6 +330,7 @@ class Made(Door):
             **{row: Mistake("believed", self._reordered) for row in (REORDERED, REORDERED_WITHIN)},
             RESTARTED: Mistake("believed", self._restarted),
             "a loss that closes over the data": Mistake("refused", self._closure, "closes over"),
+            "a data set that names examples more than once": Mistake("refused", self._repeated, "users="),
             "an example whose gradient is not finite": Mistake("right", self._infinite),
             "an epsilon above 20, or a delta above 1/examples": Mistake("said", self._weak),
             "a receipt of another run": Mistake("refused", self._receipt, "receipt of another run"),
@@ -409,6 +411,11 @@ class Made(Door):
         indices, mask = first[None], np.ones((1, SIZE), bool)
         alone = disclose(made.gradients(PARAMETERS, (X, Y), indices, mask & (indices != first[0])))
         assert bits(disclose(jax.jit(made.gradients)(PARAMETERS, (x, Y), indices, mask))) == bits(alone)
+
+    def _repeated(self, folder: Path) -> None:
+        x, y = np.arange(10 * 3.0).reshape(10, 3) / 9, np.arange(10) % 2
+        made = self.made(spec="auto", solve=solve, examples=20, epochs=1)
+        made.gradients(PARAMETERS, (np.tile(x, (2, 1)), np.tile(y, 2)), *next(iter(made.batches)))
 
     def _closure(self, folder: Path) -> None:
         indices, mask = np.arange(SIZE)[None], np.ones((1, SIZE), bool)

@@ -569,6 +569,39 @@ class TestSumsOfTheBatch:
             job().gradients(jnp.zeros((6, 3)), (X, Y[:20]), *next(iter(job(seed=SECRET + 1).batches)))
 
 
+class TestCopies:
+    """Data that hold their examples several times, for example to have more of them."""
+
+    @pytest.mark.parametrize("jit", [False, True])
+    @pytest.mark.parametrize(
+        "copied",
+        [lambda x: np.concatenate([x, x]), lambda x: np.repeat(x, 2, axis=0), lambda x: jnp.tile(x.T, 2).T],
+    )
+    def test_are_refused(self, copied: Any, jit: bool) -> None:
+        half = EXAMPLES // 2
+        made = fixed(loss=lambda w, x, y, key: loss(w, x, y))
+        data = copied(X[:half]), copied(Y[:half]), jax.random.split(jax.random.key(0), EXAMPLES)
+
+        def total(weights: jax.Array) -> Any:
+            return made.gradients(weights, data, *next(iter(made.batches)))
+
+        with pytest.raises(InvalidParticipation, match=rf"the {EXAMPLES} examples are 2 copies of {half}.*users="):
+            (jax.jit(total) if jit else total)(jnp.full((6, 3), 0.1))
+
+    def test_of_one_user_take_turns(self) -> None:
+        twice, users = np.concatenate([X, X]), [*range(EXAMPLES)] * 2
+        made = fixed(examples=2 * EXAMPLES, users=users)
+        total = made.gradients(jnp.full((6, 3), 0.1), (twice, np.tile(Y, 2)), *next(iter(made.batches)))
+        assert np.isfinite(disclose(total)).all()
+
+    def test_rows_that_are_alike_by_chance_are_no_copies(self) -> None:
+        """Such as images that are black, or people of whom little is known."""
+        few = np.resize(X[:3], X.shape)
+        made = fixed()
+        total = made.gradients(jnp.full((6, 3), 0.1), (few, np.zeros_like(Y)), *next(iter(made.batches)))
+        assert np.isfinite(disclose(total)).all()
+
+
 class TestFixedOrder:
     @pytest.mark.parametrize("physical", [None, 3])
     def test_the_same_batches_in_every_epoch(self, physical):
