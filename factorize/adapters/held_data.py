@@ -9,6 +9,9 @@ from copy import copy
 from types import CellType, FunctionType
 from typing import TypeVar
 
+import numpy as np
+import torch
+
 _GLOBAL = "global "
 """What the names of globals begin with, beside those of attributes."""
 
@@ -50,3 +53,12 @@ def _with_globals(method: FunctionType, outer: Mapping[str, object]) -> Function
     made = FunctionType(method.__code__, {**method.__globals__, **outer}, method.__name__, method.__defaults__, closure)
     made.__kwdefaults__ = method.__kwdefaults__
     return made
+
+
+def numbers_in(column: object) -> np.ndarray:
+    """Return a column of whole numbers, such as places of examples, as an array; an empty one for any other column."""
+    if isinstance(column, torch.Tensor):
+        column = column.cpu() if not column.is_floating_point() else None
+    listed = isinstance(column, list) and len(column) > 0 and type(column[0]) is int
+    numbers = np.asarray(column if listed or getattr(column, "ndim", 0) == 1 else [])
+    return numbers if np.issubdtype(numbers.dtype, np.integer) else np.zeros(0, dtype=int)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from factorize.adapters.altered_batches import Randomness, tensors_of
-from factorize.adapters.held_data import list_held, with_others
+from factorize.adapters.held_data import list_held, numbers_in, with_others
 from factorize.errors import InvalidParameter
 
 MAX_COLLATED_EXAMPLES = 4
@@ -119,14 +119,14 @@ class _Watched:
     """
 
     def __init__(self, column: Any) -> None:
-        self._column, self.entries = column, set[int]()
+        self.column, self.entries = column, set[int]()
 
     def __len__(self) -> int:
-        return len(self._column)
+        return len(self.column)
 
     def __iter__(self) -> Iterator[Any]:
         self._read(slice(None))
-        return iter(self._column)
+        return iter(self.column)
 
     def _read(self, key: Any) -> None:
         self.entries.update(np.atleast_1d(np.arange(len(self))[key]).tolist())
@@ -135,12 +135,12 @@ class _Watched:
         first = key[0] if isinstance(key, tuple) and key else key
         if not isinstance(first, (str, bytes)):
             self._read(first)
-        return self._column[key]
+        return self.column[key]
 
     def __getattr__(self, name: str) -> Any:
-        if name in _STATISTICS and "float" in str(getattr(self._column, "dtype", "float")):  # labels may be counted
+        if name in _STATISTICS and "float" in str(getattr(self.column, "dtype", "float")):  # labels may be counted
             self._read(slice(None))
-        return getattr(self._column, name)
+        return getattr(self.column, name)
 
 
 def _map_columns(value: Any, examples: int, change: Callable[[Any], object], depth: int = 3) -> object:
@@ -221,12 +221,27 @@ def _find_mixed_column(dataset: Any, place: int) -> str | None:
             for name, some in columns.items():
                 if any(len(each.entries) > 1 for each in some):
                     return name
-    altered = _map_all(own, size, lambda _, each: _alter(each, place))
+    origin, orders = _find_origin([each for some in columns.values() for each in some], place)
+    altered = _map_all(
+        own, size, lambda _, each: each if any(each is order for order in orders) else _alter(each, origin)
+    )
     moved = _is_moved(dataset, altered, place)
     one_by_one = (
         name for name, value in altered.items() if moved is not False and _is_moved(dataset, {name: value}, place)
     )
     return next(one_by_one, next(iter(altered)) if moved else None)
+
+
+def _find_origin(columns: Sequence[_Watched], place: int) -> tuple[int, list[object]]:
+    """Return the example that an item is made of, and the columns that only number the examples, as a shuffle does.
+
+    Such a column is a permutation, and all other columns are read where it says, so no two items share an example.
+    """
+    numbers = [numbers_in(each.column) for each in columns]
+    orders = [np.array_equal(np.sort(each), np.arange(each.size)) and each.size > 0 for each in numbers]
+    read = {entry for each, order in zip(columns, orders, strict=True) if not order for entry in each.entries}
+    told = [order and read == {int(each[place])} for each, order in zip(numbers, orders, strict=True)]
+    return (read.pop() if any(told) else place), [each.column for each, one in zip(columns, told, strict=True) if one]
 
 
 def _map_all(own: Mapping[str, object], size: int, change: Callable[[str, Any], object]) -> dict[str, object]:

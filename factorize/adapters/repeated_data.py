@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from factorize.adapters.altered_batches import Randomness
-from factorize.adapters.held_data import list_held, with_others
+from factorize.adapters.held_data import list_held, numbers_in, with_others
 from factorize.adapters.mixed_data import Examples, call_seeded, digest_of
 from factorize.errors import InvalidParticipation
 
@@ -105,15 +105,12 @@ def _possible_twins(size: int, sized: Iterable[tuple[object, int]]) -> Iterator[
     for given, length in sized:
         named = hasattr(given, "iloc")  # rows of pandas keep their names where they are copied
         part = getattr(given, "index", 0) if named else given
-        listed = type(part) is list and length == size and type(part[0]) is int
-        if listed or (length == size and getattr(part, "ndim", 0) == 1):
-            numbers = np.asarray(part.cpu() if isinstance(part, torch.Tensor) else part)
-            numbers = numbers if np.issubdtype(numbers.dtype, np.integer) else np.arange(size)
-            values, order, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-            if len(values) * _MAX_LABELED >= size:  # places of examples, not labels
-                places = np.argsort(order, kind="stable")
-                first = (np.cumsum(counts) - counts)[counts > 1]
-                yield np.column_stack([places[first], places[first + 1]])
+        numbers = numbers_in(part) if length == size else np.zeros(0)
+        values, order, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+        if len(numbers) and len(values) * _MAX_LABELED >= size:  # places of examples, not labels
+            places = np.argsort(order, kind="stable")
+            first = (np.cumsum(counts) - counts)[counts > 1]
+            yield np.column_stack([places[first], places[first + 1]])
 
 
 def _are_twins(dataset: Examples, pairs: np.ndarray) -> bool:

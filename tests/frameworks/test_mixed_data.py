@@ -20,6 +20,7 @@ from factorize.errors import InvalidParameter
 EXAMPLES = 9
 X = torch.randn(EXAMPLES, 3, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(EXAMPLES) % 2
+ORDER = [4, 0, 7, 2, 8, 1, 3, 6, 5]
 Item = Callable[[Any, int], Any]
 
 
@@ -125,6 +126,11 @@ MIXED: dict[str, Callable[[], Any]] = {
     "a neighbour": lambda: Items(near, x=X),
     "names of files": lambda: Items(lambda own, i: own.f[i] + random.choice(own.f), f=[f"{i}.png" for i in range(9)]),
     "labels": lambda: Items(lambda own, i: torch.roll(own.y, 1)[i] + own.y[i], y=torch.arange(EXAMPLES)),
+    "a partner of a permutation": lambda: Items(lambda own, i: own.x[i] + own.x[own.order[i]], x=X, order=ORDER),
+    "a partner's label": lambda: Items(lambda own, i: (own.x[i], own.y[own.order[i]]), x=X, y=Y * 1.0, order=ORDER),
+    "a mean beside a permutation": lambda: Items(
+        lambda own, i: own.x[own.order[i]] - own.x.T.mean(1), x=X, order=torch.tensor(ORDER)
+    ),
     "the last four": lambda: Items(window, x=X, read=[]),
     "a data set within": lambda: Items(lambda own, i: own.inner[i], inner=MIXED["a dict"]()),
     "a part of several": lambda: ConcatDataset([Subset(MIXED["a dict"](), [1, 2, 3]), MIXED["a roll"]()]),
@@ -138,6 +144,11 @@ SOUND: dict[str, Callable[[], Any]] = {
     "a function around": lambda: around(lambda x, i: x[i] if torch.is_tensor(x) else i),
     "a table": lambda: Items(lambda own, i: own.t.iloc[i] + own.t.loc[i], t=Frame(X.numpy())),
     "names of files": lambda: Items(lambda own, i: own.f[i], f=[f"{i}.png" for i in range(9)]),
+    "a list of places": lambda: Items(lambda own, i: (own.x[own.order[i]], own.y[own.order[i]]), x=X, y=Y, order=ORDER),
+    "a tensor of places": lambda: Items(lambda own, i: own.x[own.order[i]], x=X.numpy(), order=torch.tensor(ORDER)),
+    "places in a data set": lambda: Items(
+        lambda own, i: own.inner[own.order[i]], inner=SOUND["a dict"](), order=np.array(ORDER)
+    ),
     "labels that are counted": lambda: Items(lambda own, i: (X[i], torch.bincount(own.y), own.y[i]), y=Y),
     "coins": lambda: Items(lambda own, i: own.x[i] + torch.randn(3), x=X),
     "coins of its own": lambda: Items(lambda own, i: own.x[i] * own.luck.choice([-1.0, 1.0]), x=X.numpy(), luck=luck()),
