@@ -133,8 +133,8 @@ class FederatedRounds(Secret):
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
         self._broken, self._lock = False, RLock()  # a late update would else join the sum of the next round
         try:
-            self._noise = NoiseGenerator(source_of(held), self.calibration, size, seed=seed, precision="float64")
             self._unlock = weakref.finalize(self, RunLock(self.path, field="path", alone=True).release)
+            self._noise = NoiseGenerator(source_of(held), self.calibration, size, seed=seed, precision="float64")
             if self.path.exists():
                 self._load()
             else:

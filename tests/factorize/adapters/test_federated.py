@@ -564,3 +564,14 @@ def test_a_backup_of_state_and_receipt_is_refused_in_the_process_that_went_on(
     rounds = rounds_in(tmp_path, factors, receipt=Receipt(tmp_path / "receipt.json"))
     one_round(rounds)
     assert rounds.step == 3
+
+
+@pytest.mark.single_use
+def test_a_cell_that_runs_again_is_told_to_stop_the_rounds_and_not_to_close_one(
+    tmp_path: Path, factors: Factorization
+) -> None:
+    rounds = rounds_in(tmp_path, factors)
+    with pytest.raises(InvalidParameter, match="this process already continues .*state; stop that run first"):
+        rounds_in(tmp_path, factors)
+    rounds.stop()
+    rounds_in(tmp_path, factors)
