@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 
 from factorize.adapters.coefficients import PlanTable, plan_table
 from factorize.adapters.jax_guard import StepGuard, checked_state, refuse_data, seal_of, sealed
-from factorize.adapters.jax_leaves import checked_dtype, real_leaves, refuse_unfit
+from factorize.adapters.jax_leaves import checked_dtype, real_leaves, refuse_alone, refuse_unfit
 from factorize.adapters.jax_normals import normals
 from factorize.adapters.jax_table import (
     SplitDouble,
@@ -210,8 +210,13 @@ class _CorrelatedNoise(Secret):
         self._guard.close()
 
     def _commitment(self, tree: optax.Params) -> np.ndarray:
-        """Return a name of noise and parameters, shape (8,), uint32; raise InvalidParameter as `real_leaves` does."""
+        """Return a name of noise and parameters, shape (8,), uint32.
+
+        Raises:
+            InvalidParameter: see `real_leaves` and `refuse_alone`.
+        """
         named = real_leaves(tree)
+        refuse_alone(tree, "parameters")
         shapes = [whole_shape(leaf, spec) for (_, leaf), spec in zip(named, specs_of(self._specs, tree), strict=True)]
         about = {name: shape for (name, _), shape in zip(named, shapes, strict=True)}
         return np.frombuffer(hashlib.sha256(canonical_json({**self._stated, "parameters": about})).digest(), "<u4")

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from factorize.adapters.clipped_sums import CLIP_FACTOR, check_roundings, shrink_for_float32
 from factorize.adapters.jax_copies import refuse_copies
 from factorize.adapters.jax_guard import GuardedBatches
-from factorize.adapters.jax_leaves import real_leaves
+from factorize.adapters.jax_leaves import real_leaves, refuse_alone
 from factorize.adapters.jax_programs import are_alike, constants, fixed_values, is_traced
 from factorize.adapters.jax_table import with_auto_axes
 from factorize.errors import InvalidParameter
@@ -97,7 +97,8 @@ class ClippedGradients:
         """Return the data as arrays.
 
         Raises:
-            InvalidParameter: they are no sequence of arrays, or have another number of examples than the job.
+            InvalidParameter: they are no sequence of arrays, have another number of examples than the job, or are those
+                of one of several processes.
         """
         given = list(data) if isinstance(data, (tuple, list)) else []
         try:
@@ -112,6 +113,7 @@ class ClippedGradients:
                 "whose first axis is the examples, one for each argument that the loss has after the parameters",
                 field="data",
             )
+        refuse_alone(arrays, "data")
         examples = None if self._batches is None else self._batches.examples
         for each in arrays if examples is not None else ():
             if each.shape[:1] != (examples,):

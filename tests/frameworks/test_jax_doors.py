@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -122,6 +123,15 @@ def ask_for_losses(noise: Any, sums: Any, state: Any) -> None:
 
 CHANGED = "a state of the noise that was averaged, reset or rounded with the rest of its tree"
 LOSSES = "LBFGS, or another optimizer that asks for losses"
+ALONE = "a job of one process in a process group of several ranks"
+
+
+def train_alone(noise: Any) -> None:
+    """Begin with parameters on this process's devices, where there is another process."""
+    with mock.patch.object(jax, "process_count", return_value=2):
+        noise.init(PARAMETERS)
+
+
 ENDED = "right: a state is a value, and a step that was ended on the way has returned none"
 
 
@@ -175,6 +185,7 @@ class Jax(Door):
             **of_unseen_batches(partial(correlated_noise, factors(), seed=SEED)),
             "one state of the noise used twice": Mistake("refused", self._used_twice, "before"),
             CHANGED: Mistake("refused", self._changed, "average or reset only what comes after"),
+            ALONE: Mistake("refused", lambda folder: train_alone(self.begin(folder).noise), "2 processes train"),
             LOSSES: Mistake("refused", self._losses, "noisy gradient alone"),
             **of_sums(self._release),
             "`vmap` over members": Mistake("refused", self._members, "vmap"),
@@ -320,6 +331,7 @@ class Made(Door):
             "one state of the noise used twice": Mistake("refused", self._used_twice, "newest state"),
             CHANGED: Mistake("refused", self._changed, "its buffers or its step were averaged"),
             LOSSES: Mistake("refused", self._asks, "noisy gradient alone"),
+            ALONE: Mistake("refused", lambda folder: train_alone(self.made().noise), "2 processes train"),
             "a loop that trains on a batch that it keeps": Mistake("refused", self._kept, "did not sum the examples"),
             "sums of a step that the noise does not take, as under a condition": Mistake(
                 "refused", self._left_out, "did not sum the examples of step 1; .*under no condition"

@@ -1,0 +1,43 @@
+"""A JAX job on two processes: the bits of one, and no process that trains alone with the noise of the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax_processes
+from ports import free_ports
+
+
+def found(world: int) -> list[dict[str, Any]]:
+    """Return what each of `world` processes printed."""
+    script, (port,) = Path(jax_processes.__file__), free_ports(1)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parent), *sys.path])}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(port), str(rank), str(world)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    told = [process.communicate() for process in started]
+    assert all(process.returncode == 0 for process in started), "\n".join(error for _, error in told)
+    return [json.loads(out.splitlines()[-1]) for out, _ in told]
+
+
+def test_two_processes_train_as_one_and_none_alone() -> None:
+    (alone,), both = found(1), found(2)
+    assert [each["devices"] for each in (alone, *both)] == [2, 4, 4]
+    assert all(each["weights"] == alone["weights"] for each in both)
+    assert alone["refusals"] == ["not refused"] * 2
+    for each in both:
+        for field, told in zip(("parameters", "data"), each["refusals"], strict=True):
+            assert re.match(rf"2 processes train together .*but the {field} are on devices of this one", told), told

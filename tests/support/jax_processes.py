@@ -1,0 +1,70 @@
+"""A JAX job on several processes of two host devices each: a script that prints what one of them found."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+if __name__ == "__main__":
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+
+import jax
+import numpy as np
+import optax
+from jax import numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from private_cases import EPOCHS, EXAMPLES, SIZE, factors
+
+from factorize.adapters.jax_private import make_private
+from factorize.errors import InvalidParameter
+
+X = np.random.default_rng(0).normal(size=(EXAMPLES, 6)).astype(np.float32)
+STEPS = 3
+
+
+def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ weights).mean()
+
+
+def refusal_of(act: Callable[[], object]) -> str:
+    try:
+        act()
+    except InvalidParameter as reason:
+        return str(reason)
+    return "not refused"
+
+
+def main(port: str, rank: int, world: int) -> None:
+    """Train on all devices of all processes, after a look at what a process is told that would train alone."""
+    if world > 1:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(f"127.0.0.1:{port}", world, rank)
+    settings = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "batch_size": SIZE, "seed": 1 << 100}
+    made = make_private(factors(), loss=loss, examples=EXAMPLES, **settings)
+    optimizer, local, batch = optax.chain(made.noise, optax.sgd(0.1)), jnp.zeros((6, 3)), next(iter(made.batches))
+    refusals = [refusal_of(lambda: optimizer.init(local)), refusal_of(lambda: made.gradients(local, (X,), *batch))]
+    everywhere = NamedSharding(Mesh(np.array(jax.devices()), ("device",)), P())
+
+    def spread(value: Any) -> jax.Array:
+        array = np.asarray(value)
+        return jax.make_array_from_callback(array.shape, everywhere, lambda part: array[part])
+
+    @jax.jit
+    def step(weights: jax.Array, state: Any, x: jax.Array, indices: jax.Array, mask: jax.Array) -> Any:
+        updates, state = optimizer.update(made.gradients(weights, (x,), indices, mask), state)
+        return optax.apply_updates(weights, updates), state
+
+    weights, x = spread(local), spread(X)
+    state = optimizer.init(weights)
+    for _, (indices, mask) in zip(range(STEPS), made.batches, strict=False):
+        weights, state = step(weights, state, x, spread(indices), spread(mask))
+    found = np.asarray(weights.addressable_data(0)).ravel().tolist()
+    print(json.dumps({"refusals": refusals, "weights": found, "devices": jax.device_count()}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
