@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import islice
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from private_cases import EPOCHS, SIZE, N, bins_noise, factors
-from test_private import flat, network, private, train
+from test_private import flat, network, private, steps, train
 
 from factorize.adapters.private import Private
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -264,3 +265,32 @@ class TestAnInterruptedPass:
             made.model(torch.zeros_like(x))  # a test, without no_grad
         train(made, EPOCHS - 1)
         assert torch.equal(weights(made), weights(plain))
+
+
+class TestClients:
+    """A client of federated training that protects its own examples, as docs/federated.md says."""
+
+    def test_one_that_ends_between_rounds_goes_on_as_one_that_stays(self) -> None:
+        """Each round begins with the server's model, which averages what clients have released."""
+
+        def averaged(model: torch.nn.Module) -> dict[str, Any]:
+            return {name: each.clone() / 2 for name, each in model.state_dict().items()}
+
+        staying = private()
+        for _ in range(EPOCHS):
+            list(steps(staying))
+            staying.model.load_state_dict(averaged(staying.model))
+        kept: Any = None
+        for _ in range(EPOCHS):
+            made = private()
+            if kept is not None:
+                own, state, server = kept
+                made.model.load_state_dict(own)
+                made.optimizer.load_state_dict(state)
+                made.model.load_state_dict(server)
+                made.optimizer.load_state_dict(made.optimizer.state_dict())
+            list(steps(made))
+            kept = deepcopy([made.model.state_dict(), made.optimizer.state_dict(), averaged(made.model)])
+            made.optimizer.close()
+        made.model.load_state_dict(kept[2])
+        assert torch.equal(weights(made), weights(staying))
