@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from opacus.grad_sample import GradSampleModule
 
+from factorize.adapters.altered_batches import tensors_of
 from factorize.adapters.layer_rows import keep_pass
 from factorize.errors import FactorizeError, InvalidParameter
 
 GRAD_SAMPLE_MODES = ("hooks", "functorch", "streamed")
 """The ways to a gradient of each example for every layer: Opacus's, and its hooks with a few examples at a time."""
+MIN_POSITIONS = 8
+"""The fewest ids, of as many examples, that are positions if they count: other ids do so once in 40,320 batches."""
 _STREAMED_LAYERS = (torch.nn.Linear, torch.nn.Embedding)
 """The layers whose gradients may be larger than the tensors that they are made of."""
 
@@ -34,6 +37,8 @@ class ExampleGradients(GradSampleModule):
         if mode == "streamed":
             samplers |= {kind: partial(keep_pass, samplers[kind]) for kind in _STREAMED_LAYERS}
         self.GRAD_SAMPLERS = samplers
+        self._examples: int | None = None  # in the present batch, if a tensor tells
+        self._shared = set[torch.nn.Module]()  # embeddings that are looked up once for all examples
         with _tables_as_attributes(model):
             super().__init__(model, force_functorch=mode == "functorch", **options)
 
@@ -41,7 +46,16 @@ class ExampleGradients(GradSampleModule):
     @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def forward(self, *inputs: object, **options: object) -> object:
         """Run the model as it is, also where a loop has compiled it: compiled code replaces what hooks have kept."""
-        return super().forward(*inputs, **options)
+        try:
+            return super().forward(*inputs, **options)
+        except RuntimeError as error:
+            for name in [name for name, layer in self._module.named_modules() if layer in self._shared]:
+                error.add_note(
+                    f"{name} was looked up once for all examples, and the private model got a row for each of "
+                    f"{self._examples}; if the model fails for that, look it up by ids of shape (batch, tokens), or "
+                    "freeze it before you make the job private (requires_grad_(False))"
+                )
+            raise
 
     def _get_module_type(self, module: torch.nn.Module) -> type[torch.nn.Module] | None:
         """Return a layer's type, by which Opacus finds its rule; None where the rule knows less than the layer.
@@ -62,15 +76,42 @@ class ExampleGradients(GradSampleModule):
         for handle in self.autograd_grad_sample_hooks[1::2]:
             handle.remove()
         del self.autograd_grad_sample_hooks[1::2]
+        count = self._module.register_forward_pre_hook(self._count_examples, with_kwargs=True)
+        self.autograd_grad_sample_hooks.append(count)
 
-    def capture_activations_hook(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        """Keep a layer's inputs until the gradient of its output comes; see Opacus."""
+    def _count_examples(self, _: torch.nn.Module, *inputs: object) -> None:
+        given = [each for each in tensors_of(inputs) if each.dim()]
+        self._examples = len(given[0]) if given and self.batch_first else None
+
+    def capture_activations_hook(self, module: torch.nn.Module, inputs: Any, output: Any) -> torch.Tensor | None:
+        """Keep a layer's inputs until the gradient of its output comes; see Opacus.
+
+        Returns:
+            A row for each example of what an embedding looked up once for all, as positions are; None if it has them.
+        """
         held = len(getattr(module, "activations", ()))
+        ids, rows = inputs[0], self._examples
+        if shared := rows is not None and type(module) is torch.nn.Embedding and self._is_shared(module, ids, rows):
+            inputs, output = [_spread(ids, ids.dim(), rows)], _spread(output, ids.dim(), rows)
         with _named_errors(module):
             super().capture_activations_hook(module, inputs, output)
         first = output if torch.is_tensor(output) else output[0]
-        if len(getattr(module, "activations", ())) > held and first.requires_grad:
-            first.register_hook(partial(self._take_gradient, module, module.activations[-1]))
+        if not (len(getattr(module, "activations", ())) > held and first.requires_grad):
+            return None
+        first.register_hook(partial(self._take_gradient, module, module.activations[-1]))
+        return first if shared else None
+
+    def _is_shared(self, module: torch.nn.Module, ids: torch.Tensor, examples: int) -> bool:
+        """Return whether an embedding is looked up once for all examples: by ids of shape (1, ...), or by 0, 1, 2, ...
+
+        A few ids, as many as there are examples, may count by chance: then the embedding is what it was before.
+        """
+        if module not in self._shared and ids.dim():
+            told = len(ids) != examples
+            counts = ids.dim() == 1 < len(ids) and (told or len(ids) >= MIN_POSITIONS)
+            if told and len(ids) == 1 < ids.dim() or (counts and bool((ids.diff() == 1).all())):
+                self._shared.add(module)
+        return module in self._shared and (ids.dim() == 1 or len(ids) == 1)
 
     @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def _take_gradient(self, module: torch.nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor) -> None:
@@ -91,6 +132,12 @@ class ExampleGradients(GradSampleModule):
             self.capture_backprops_hook(
                 module, None, (gradient,), loss_reduction=self.loss_reduction, batch_first=self.batch_first
             )
+
+
+def _spread(tensor: torch.Tensor, dimensions: int, examples: int) -> torch.Tensor:
+    """Return ids, or what was looked up by ids of so many dimensions, with an axis of examples."""
+    tensor = tensor[None] if dimensions == 1 else tensor
+    return tensor.expand(examples, *tensor.shape[1:])
 
 
 @contextmanager

@@ -306,7 +306,7 @@ def test_what_is_sound_trains_after_two_batches_more(name: str) -> None:
 
 
 class Positions(torch.nn.Module):
-    """Words and positions, looked up by ids of shape (tokens,), (1, tokens) or (batch, tokens)."""
+    """Words and positions, looked up by ids of shape (tokens,), (1, tokens), (batch, tokens) or (tokens, tokens)."""
 
     def __init__(self, shape: str) -> None:
         super().__init__()
@@ -316,30 +316,34 @@ class Positions(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         ids = torch.arange(x.shape[1])
-        ids = {"T": ids, "1T": ids[None], "BT": ids.expand(len(x), -1)}[self._shape]
-        return self.out(self.words(x) + self.places(ids))
+        apart = (ids - ids[:, None]).abs()
+        ids = {"T": ids, "1T": ids[None], "BT": ids.expand(len(x), -1), "TT": apart}[self._shape]
+        found = self.places(ids)
+        return self.out(self.words(x) + (found.mean(1) if self._shape == "TT" else found))
 
 
 class TestRows:
-    @pytest.mark.parametrize(
-        ("shape", "size", "parts", "rows"),
-        [("T", 4, None, "8"), ("T", 4, 1, "8"), ("1T", 8, None, "1"), ("1T", 4, 2, "1")],
-    )
-    def test_that_are_no_examples_are_refused_by_name(self, shape, size, parts, rows):
-        made = private(Positions(shape), texts(), size, physical_batch_size=parts)
-        with pytest.raises(InvalidParameter, match=rf"places.weight has {rows} per-example gradients.*expand them"):
+    @pytest.mark.parametrize("parts", [None, 1])
+    def test_that_are_no_examples_are_refused_by_name(self, parts):
+        made = private(Positions("TT"), texts(), 4, physical_batch_size=parts)
+        with pytest.raises(InvalidParameter, match=r"places.weight has 8 per-example gradients.*expand them"):
             train(made, of_words)
         assert made.optimizer.noise.step == 0
 
     def test_that_are_as_many_as_there_are_tokens(self):
         with pytest.raises(InvalidParameter, match="mixes the examples"):
-            train(private(Positions("T"), texts(), LENGTH), of_words)
+            train(private(Positions("TT"), texts(), LENGTH), of_words)
 
-    @pytest.mark.parametrize(("shape", "size", "parts"), [("BT", 8, None), ("1T", 4, 1)])
-    def test_that_are_examples(self, shape, size, parts):
-        made = private(Positions(shape), texts(), size, physical_batch_size=parts)
-        train(made, of_words)
-        assert made.optimizer.noise.step == EXAMPLES // size
+    @pytest.mark.parametrize(("size", "parts"), [(LENGTH, None), (4, None), (4, 2), (4, 1)])
+    def test_that_are_those_of_examples_however_positions_are_looked_up(self, size, parts):
+        found = []
+        for shape in ("BT", "1T", "T"):
+            made = private(Positions(shape), texts(), size, physical_batch_size=parts)
+            train(made, of_words)
+            made.optimizer.close()
+            assert made.optimizer.noise.step == EXAMPLES // size
+            found.append(torch.cat([p.flatten() for p in made.model.parameters()]))
+        assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
 
     def test_time_first(self):
         class Recurrent(torch.nn.Module):

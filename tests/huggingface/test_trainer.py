@@ -339,19 +339,31 @@ def test_callbacks_see_no_gradient_without_noise(tmp_path: Path) -> None:
     assert seen["before"] == [0.0] * N and min(seen["after"]) > 0
 
 
-def test_positions_without_the_axis_of_the_batch_are_refused_by_name_and_train_frozen(tmp_path: Path) -> None:
-    """GPT-2 looks positions up by ids of shape (1, tokens): one gradient for 8 examples."""
-    torch.manual_seed(1)
+def test_positions_that_are_looked_up_once_for_all_examples_train(tmp_path: Path) -> None:
+    """GPT-2 looks them up by ids of shape (1, tokens)."""
     config = GPT2Config(vocab_size=16, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
-    made = trainer(tmp_path, GPT2LMHeadModel(config))
-    with pytest.raises(InvalidParameter, match=r"wpe.weight has 1 per-example gradients.*freeze the layer"):
+    torch.manual_seed(1)
+    model = GPT2LMHeadModel(config)
+    before = model.transformer.wpe.weight.detach().clone()
+    made = trainer(tmp_path, model)
+    made.train()
+    assert made.private.optimizer.noise.step == N and not torch.equal(model.transformer.wpe.weight, before)
+
+
+def test_places_that_two_tokens_look_up_are_refused_by_name_and_train_frozen(tmp_path: Path) -> None:
+    """T5 has a table of relative positions, which it looks up by ids of shape (tokens, tokens)."""
+    config = T5Config(vocab_size=16, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    model = T5ForConditionalGeneration(config)
+    made = trainer(tmp_path, model)
+    with pytest.raises(InvalidParameter, match=r"relative_attention_bias.weight has .* gradients.*freeze the layer"):
         made.train()
     assert made.private.optimizer.noise.step == 0
-    model = GPT2LMHeadModel(config)
-    model.transformer.wpe.requires_grad_(False)
-    again = trainer(tmp_path / "frozen", model)
-    again.train()
-    assert again.private.optimizer.noise.step == N
+    model = T5ForConditionalGeneration(config)
+    for name, p in model.named_parameters():
+        p.requires_grad_("relative_attention_bias" not in name)
+    made = trainer(tmp_path / "frozen", model)
+    made.train()
+    assert made.private.optimizer.noise.step == N
 
 
 @pytest.mark.parametrize("physical", [None, 3])

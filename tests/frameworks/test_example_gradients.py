@@ -1,0 +1,89 @@
+"""Gradients of each example of layers that see no axis of examples, against plain autograd on one example at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from factorize.adapters.example_gradients import GRAD_SAMPLE_MODES, MIN_POSITIONS, ExampleGradients
+from factorize.adapters.layer_rows import LayerRows
+
+Ids = Callable[[int], torch.Tensor]
+WORDS, MOST = 11, 12
+PLACES: dict[str, Ids] = {
+    "(tokens,)": torch.arange,
+    "(1, tokens)": lambda tokens: torch.arange(tokens)[None],
+    "(1, tokens), and not in order": lambda tokens: torch.arange(tokens).flip(0)[None],
+    "(tokens,) from 3 on": lambda tokens: torch.arange(tokens) + 3,
+}
+
+
+class Writer(torch.nn.Module):
+    """Words and positions, as in GPT-2."""
+
+    def __init__(self, places: Ids) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.positions = torch.nn.Embedding(WORDS, 4), torch.nn.Embedding(MOST, 4)
+        self.norm, self.last, self.places = torch.nn.LayerNorm(4), torch.nn.Linear(4, WORDS), places
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        positions = self.norm(self.positions(self.places(x.shape[1])))
+        return self.last(self.words(x) + positions)
+
+
+class Labelled(torch.nn.Module):
+    """A row for the label of each example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.labels = torch.nn.Embedding(MOST, 4)
+
+    def forward(self, labels: torch.Tensor) -> torch.Tensor:
+        return self.labels(labels)
+
+
+def loss_of(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(model(x).transpose(1, 2), x)
+
+
+def rows_of(parameter: torch.nn.Parameter) -> torch.Tensor:
+    held = parameter.grad_sample
+    return held.rows(0, len(held)) if isinstance(held, LayerRows) else held
+
+
+@pytest.mark.filterwarnings("ignore:In CPU autocast")  # Opacus takes ids for numbers of low precision
+@pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
+@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize(("examples", "tokens"), [(5, 8), (1, 8), (MIN_POSITIONS, MIN_POSITIONS)])
+def test_positions_that_are_looked_up_once_have_a_gradient_of_each_example(
+    places: str, mode: str, examples: int, tokens: int
+) -> None:
+    x = torch.randint(WORDS, (examples, tokens), generator=torch.Generator().manual_seed(1))
+    model = ExampleGradients(Writer(PLACES[places]), mode=mode)
+    loss_of(model, x).backward()
+    for i in range(examples):
+        plain = Writer(PLACES[places])
+        loss_of(plain, x[i : i + 1]).backward()
+        for mine, own in zip(map(rows_of, model.parameters()), plain.parameters(), strict=True):
+            assert len(mine) == examples and torch.allclose(mine[i], own.grad, atol=1e-6)
+    assert torch.allclose(model(x), Writer(PLACES[places])(x))
+
+
+def test_a_few_labels_that_count_by_chance_are_those_of_examples() -> None:
+    labels = torch.arange(MIN_POSITIONS - 1)
+    model = ExampleGradients(Labelled())
+    made = model(labels)
+    made.sum().backward()
+    assert made.shape == (len(labels), 4)
+    assert all(each.nonzero()[:, 0].unique().tolist() == [i] for i, each in enumerate(model.labels.weight.grad_sample))
+
+
+def test_a_model_that_gives_positions_an_axis_itself_is_told_where() -> None:
+    model = Writer(torch.arange)
+    model.norm = torch.nn.Unflatten(0, (1, 6))
+    with pytest.raises(RuntimeError) as failed:
+        ExampleGradients(model)(torch.zeros(4, 6, dtype=torch.long))
+    assert any("positions was looked up once for all examples" in note for note in failed.value.__notes__)
