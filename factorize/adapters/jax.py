@@ -20,8 +20,9 @@ from jax.typing import ArrayLike
 
 from factorize.adapters.coefficients import PlanTable, plan_table
 from factorize.adapters.jax_guard import StepGuard, checked_state, refuse_data, seal_of, sealed
-from factorize.adapters.jax_leaves import checked_dtype, real_leaves, refuse_alone, refuse_unfit
+from factorize.adapters.jax_leaves import checked_dtype, real_leaves, refuse_unfit
 from factorize.adapters.jax_normals import normals
+from factorize.adapters.jax_processes import refuse_alone, refuse_other_noise
 from factorize.adapters.jax_table import (
     SplitDouble,
     advance,
@@ -153,6 +154,7 @@ class _CorrelatedNoise(Secret):
         first = normals(self._key, 0, 0, jax.ShapeDtypeStruct((_COMMITTED_NUMBERS,), kind), kind)
         commitment = committed(keyed("jax", seed, held.digest), np.asarray(first).tobytes())
         self._stated = {"noise": commitment, "sigma": sigma.hex(), "dtype": str(kind)}
+        refuse_other_noise(self._stated)
         self._guard = StepGuard(noise_commitment(held, seed), steps, auditor, calibration.clip_norm)
         self._drawn = jax.jit(self._draw, static_argnames="specs")  # one program, also for a loop that is not jitted
 

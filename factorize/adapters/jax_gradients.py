@@ -14,7 +14,8 @@ from jax.typing import ArrayLike
 from factorize.adapters.clipped_sums import CLIP_FACTOR, check_roundings, shrink_for_float32
 from factorize.adapters.jax_copies import refuse_copies
 from factorize.adapters.jax_guard import GuardedBatches
-from factorize.adapters.jax_leaves import real_leaves, refuse_alone
+from factorize.adapters.jax_leaves import real_leaves
+from factorize.adapters.jax_processes import refuse_alone
 from factorize.adapters.jax_programs import are_alike, constants, fixed_values, is_traced
 from factorize.adapters.jax_table import with_auto_axes
 from factorize.errors import InvalidParameter

@@ -8,7 +8,6 @@ import optax
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
-from factorize.adapters.jax_programs import is_traced
 from factorize.errors import InvalidParameter
 
 
@@ -42,27 +41,6 @@ def refuse_unfit(value: ArrayLike) -> None:
             f"the sum of clipped gradients (or its noise) is {kind}, and rounding it before the noise is added raises "
             "its sensitivity; clip and sum in float32: clipped_grad(..., dtype=jnp.float32) in jax_privacy",
             field="dtype",
-        )
-
-
-def refuse_alone(tree: optax.Params, field: str) -> None:
-    """Refuse arrays that one of several processes holds by itself.
-
-    Args:
-        tree: the parameters, their gradients, or the data.
-        field: their name, for the message.
-
-    Raises:
-        InvalidParameter: they are on devices of this process only, so that each process would train alone.
-    """
-    if jax.process_count() > 1 and any(
-        getattr(leaf, "is_fully_addressable", True) for leaf in jax.tree.leaves(tree) if not is_traced(leaf)
-    ):
-        raise InvalidParameter(
-            f"{jax.process_count()} processes train together (jax.distributed), but the {field} are on devices of "
-            "this one, so each would make the job alone, and with one seed their differences have no noise; place "
-            "parameters and data on a mesh of all devices: jax.make_array_from_callback(shape, sharding, part)",
-            field=field,
         )
 
 

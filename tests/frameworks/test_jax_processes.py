@@ -37,7 +37,8 @@ def test_two_processes_train_as_one_and_none_alone() -> None:
     (alone,), both = found(1), found(2)
     assert [each["devices"] for each in (alone, *both)] == [2, 4, 4]
     assert all(each["weights"] == alone["weights"] for each in both)
-    assert alone["refusals"] == ["not refused"] * 2
+    assert alone["alone"] == ["not refused"] * 2 and alone["differing"] == "not refused"
     for each in both:
-        for field, told in zip(("parameters", "data"), each["refusals"], strict=True):
+        assert "differ on the 2 processes" in each["differing"], "seeds that each process has drawn"
+        for field, told in zip(("parameters", "data"), each["alone"], strict=True):
             assert re.match(rf"2 processes train together .*but the {field} are on devices of this one", told), told

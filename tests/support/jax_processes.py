@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 if __name__ == "__main__":
@@ -43,10 +44,12 @@ def main(port: str, rank: int, world: int) -> None:
     if world > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(f"127.0.0.1:{port}", world, rank)
-    settings = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "batch_size": SIZE, "seed": 1 << 100}
-    made = make_private(factors(), loss=loss, examples=EXAMPLES, **settings)
+    settings: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "batch_size": SIZE}
+    make = partial(make_private, factors(), loss=loss, examples=EXAMPLES, **settings)
+    differing = refusal_of(lambda: make(seed=(2 << 100) + rank))
+    made = make(seed=1 << 100)
     optimizer, local, batch = optax.chain(made.noise, optax.sgd(0.1)), jnp.zeros((6, 3)), next(iter(made.batches))
-    refusals = [refusal_of(lambda: optimizer.init(local)), refusal_of(lambda: made.gradients(local, (X,), *batch))]
+    alone = [refusal_of(lambda: optimizer.init(local)), refusal_of(lambda: made.gradients(local, (X,), *batch))]
     everywhere = NamedSharding(Mesh(np.array(jax.devices()), ("device",)), P())
 
     def spread(value: Any) -> jax.Array:
@@ -63,7 +66,7 @@ def main(port: str, rank: int, world: int) -> None:
     for _, (indices, mask) in zip(range(STEPS), made.batches, strict=False):
         weights, state = step(weights, state, x, spread(indices), spread(mask))
     found = np.asarray(weights.addressable_data(0)).ravel().tolist()
-    print(json.dumps({"refusals": refusals, "weights": found, "devices": jax.device_count()}))
+    print(json.dumps({"alone": alone, "differing": differing, "weights": found, "devices": jax.device_count()}))
 
 
 if __name__ == "__main__":
