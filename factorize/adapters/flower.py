@@ -262,10 +262,14 @@ class CorrelatedNoise(Strategy):
         return named, refused
 
     def _update(self, reply: Message, current: list[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield a client's model minus the given one; nothing if its arrays have other names."""
+        """Yield a client's model minus the given one.
+
+        Raises:
+            ValueError: the reply has no record of arrays with the model's names, or several records.
+        """
         records = list(reply.content.array_records.values())
         if len(records) != 1 or list(records[0]) != list(self._arrays):
-            return
+            raise ValueError(f"{len(records)} records of arrays, where one with the model's names is needed")
         for given, old in zip(records[0].to_numpy_ndarrays(), current, strict=True):
             new = np.asarray(given)
             if np.issubdtype(new.dtype, np.floating) and new.shape == old.shape:

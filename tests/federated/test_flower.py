@@ -166,7 +166,7 @@ def test_a_killed_server_goes_on_with_the_same_bits(tmp_path: Path, killed: int)
     assert run_on(tmp_path / "killed") == run_on(tmp_path / "whole")
 
 
-def test_what_is_wrong_is_refused_and_the_round_goes_on(tmp_path: Path) -> None:
+def test_what_is_wrong_is_refused_and_the_round_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     wrong: list[Any] = [
         Error(0, "crashed"),
         record({"weights": np.full((2, 3), np.nan, np.float32), "bias": MODEL["bias"]}),
@@ -177,6 +177,7 @@ def test_what_is_wrong_is_refused_and_the_round_goes_on(tmp_path: Path) -> None:
     left = iter(wrong)
     trained(CorrelatedNoise(FedAvg(), rounds), Nodes(lambda *_: next(left)), 1)
     assert rounds.refused == {"not finite": 1, "shape": 2} and rounds.step == 1
+    assert "1 records of arrays, where one with the model's names is needed" in caplog.text
     np.savez(several := BytesIO(), MODEL["weights"])
     huge = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }" + b" " * 50
     unread = iter([b"no array", b"PK\x03\x04", several.getvalue(), huge])  # each breaks numpy's reader in its own way
