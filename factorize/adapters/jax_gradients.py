@@ -15,6 +15,7 @@ from factorize.adapters.clipped_sums import CLIP_FACTOR, check_roundings, shrink
 from factorize.adapters.jax_copies import refuse_copies
 from factorize.adapters.jax_guard import GuardedBatches
 from factorize.adapters.jax_leaves import real_leaves
+from factorize.adapters.jax_orders import order_of
 from factorize.adapters.jax_processes import refuse_alone
 from factorize.adapters.jax_programs import are_alike, constants, fixed_values, is_traced
 from factorize.adapters.jax_table import with_auto_axes
@@ -72,7 +73,7 @@ class ClippedGradients:
 
         Raises:
             InvalidParameter: the loss mixes examples or is not one number, a parameter is not real, the data are no
-                arrays of the job's examples, or indices and mask have other shapes.
+                arrays of the job's examples, or in another order than before, or indices and mask have other shapes.
             InvalidParticipation: the data are copies of fewer examples.
         """
         arrays, rows, present = self._arrays(data), jnp.asarray(indices), jnp.asarray(mask)
@@ -84,7 +85,7 @@ class ClippedGradients:
             )
         self._look(params, arrays)
         sums = self._program(params, arrays, rows, present)
-        return sums if self._batches is None else self._batches.mark(sums, rows, present)
+        return sums if self._batches is None else self._batches.mark(sums, rows, present, order_of(arrays))
 
     def _compile(self) -> None:
         """Forget the compiled program: the next call traces the loss anew.

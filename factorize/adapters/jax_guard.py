@@ -267,6 +267,7 @@ class GuardedBatches(AuditedBatches):
         self._handed: dict[int, bytes] = {}
         self._next, self._begun = auditor.step, auditor.state_dict()
         self._marked: tuple[int, bytes] | None = None  # hashes of sums and of their examples
+        self._order: list[int] | None = None  # hashes of the data in the last step
 
     def __iter__(self) -> Iterator[MicroBatches]:
         """Yield each step that is left, and keep its examples until its noise is taken.
@@ -307,13 +308,23 @@ class GuardedBatches(AuditedBatches):
             auditor.load_state_dict(drawn)
             auditor.on_step = count_step
 
-    def mark(self, sums: optax.Updates, indices: jax.Array, mask: jax.Array) -> optax.Updates:
-        """Return the sums of some examples, enclosed; they exist once the host knows their bits."""
+    def mark(self, sums: optax.Updates, indices: jax.Array, mask: jax.Array, order: jax.Array) -> optax.Updates:
+        """Return the sums of some examples, enclosed; they exist once the host knows their bits.
+
+        Args:
+            sums: the sums.
+            indices: indices of the examples, and of padding.
+            mask: True where there is an example.
+            order: the data's `order_of`.
+
+        Raises:
+            InvalidParameter: the data are in another order than before.
+        """
         bits = with_auto_axes(_bits, jax.tree.leaves(sums))
-        if _known(bits, indices, mask):
-            self._mark(bits, indices, mask)
+        if _known(bits, indices, mask, order):
+            self._mark(bits, indices, mask, order)
             return enclose(sums)
-        seen = io_callback(self._mark, jax.ShapeDtypeStruct((), np.uint32), bits, indices, mask)
+        seen = io_callback(self._mark, jax.ShapeDtypeStruct((), np.uint32), bits, indices, mask, order)
         leaves, shape = jax.tree.flatten(sums)
         return enclose(shape.unflatten([jnp.where(seen == bits, leaves[0], jnp.nan), *leaves[1:]]))
 
@@ -332,7 +343,16 @@ class GuardedBatches(AuditedBatches):
             io_callback(self._take, None, bits, step)
         return sums
 
-    def _mark(self, bits: ArrayLike, indices: ArrayLike, mask: ArrayLike) -> ArrayLike:
+    def _mark(self, bits: ArrayLike, indices: ArrayLike, mask: ArrayLike, order: ArrayLike) -> ArrayLike:
+        found = [*map(int, np.asarray(order))]
+        if self._order is not None and found[0] == self._order[0] and found[1] != self._order[1]:
+            raise InvalidParameter(
+                "the examples of the data are in another order than in the last step, as after a shuffle, so that an "
+                "index names another example and some take part more often than the participation allows; give the "
+                "arrays in one order in every step (the batches are an order of their own)",
+                field="data",
+            )
+        self._order = found
         self._marked = int(bits), _examples(np.asarray(indices), np.asarray(mask))
         return bits
 

@@ -339,7 +339,10 @@ class Made(Door):
             "a look at gradients before they have noise, such as a norm that sets the rate": Mistake(
                 "refused", self._used_without_noise, "sums without noise: only the noise .* takes them", TypeError
             ),
-            **{row: Mistake("believed", self._reordered) for row in (REORDERED, REORDERED_WITHIN)},
+            **{
+                row: Mistake("refused", self._reordered, "in another order than in the last step")
+                for row in (REORDERED, REORDERED_WITHIN)
+            },
             RESTARTED: Mistake("believed", self._restarted),
             "a loss that closes over the data": Mistake("refused", self._closure, "closes over"),
             "a data set that names examples more than once": Mistake("refused", self._repeated, "users="),

@@ -569,6 +569,43 @@ class TestSumsOfTheBatch:
             job().gradients(jnp.zeros((6, 3)), (X, Y[:20]), *next(iter(job(seed=SECRET + 1).batches)))
 
 
+class TestOrders:
+    """Data that a loop changes between two steps: in their order, or each example by itself."""
+
+    def steps(self, changes: Any, jit: bool = True) -> None:
+        made = fixed(loss=lambda w, x, y, key: loss(w, x, y))
+        weights = jnp.full((6, 3), 0.1)
+        state = made.noise.init(weights)
+
+        def step(state: Any, data: Any, *batch: Any) -> Any:
+            return made.noise.update(made.gradients(weights, data, *batch), state)
+
+        step = jax.jit(step) if jit else step
+        for number, batch in enumerate(made.batches):
+            data = changes(number, X, Y)
+            keys = jax.random.split(jax.random.key(number), EXAMPLES)
+            _, state = jax.block_until_ready(step(state, (*data, keys), *batch))
+        made.noise.close()
+
+    @pytest.mark.parametrize("jit", [False, True])
+    def test_a_shuffle_of_each_epoch_is_refused(self, jit: bool) -> None:
+        def shuffled(number: int, *data: Any) -> Any:
+            order = np.random.default_rng(number // BINS).permutation(EXAMPLES)
+            return [each[order] for each in data]
+
+        with pytest.raises(Exception, match="in another order than in the last step, as after a shuffle"):
+            self.steps(shuffled, jit)
+
+    def test_examples_may_change_by_themselves(self) -> None:
+        """Noise on features, and flips of a few columns; labels stay where they are."""
+
+        def noisy(number: int, x: Any, y: Any) -> Any:
+            rng = np.random.default_rng(number)
+            return np.where(rng.random((EXAMPLES, 1)) < 0.5, x, x[:, ::-1]) + rng.normal(size=x.shape) / 9, y
+
+        self.steps(noisy)
+
+
 class TestCopies:
     """Data that hold their examples several times, for example to have more of them."""
 
