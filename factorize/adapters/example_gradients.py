@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from opacus.grad_sample import GradSampleModule
+from torch.overrides import TorchFunctionMode
 
 from factorize.adapters.altered_batches import tensors_of
 from factorize.adapters.layer_rows import keep_pass
@@ -18,6 +19,7 @@ GRAD_SAMPLE_MODES = ("hooks", "functorch", "streamed")
 """The ways to a gradient of each example for every layer: Opacus's, and its hooks with a few examples at a time."""
 MIN_POSITIONS = 8
 """The fewest ids, of as many examples, that are positions if they count: other ids do so once in 40,320 batches."""
+Output: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
 _STREAMED_LAYERS = (torch.nn.Linear, torch.nn.Embedding)
 """The layers whose gradients may be larger than the tensors that they are made of."""
 
@@ -62,6 +64,8 @@ class ExampleGradients(GradSampleModule):
 
         Those for convolutions know no padding but zeros, and that of LayerNorm none without a bias.
         """
+        if isinstance(module, torch.nn.Embedding):
+            return torch.nn.Embedding
         padded = getattr(module, "padding_mode", "zeros") != "zeros"
         bare = isinstance(module, torch.nn.LayerNorm) and module.bias is None
         return None if padded or bare else type(module)
@@ -73,33 +77,62 @@ class ExampleGradients(GradSampleModule):
         `x += y`), and take a layer's calls to come back in reverse order. A hook of each call's output does neither.
         """
         super().add_hooks(**options)
-        for handle in self.autograd_grad_sample_hooks[1::2]:
+        handles = self.autograd_grad_sample_hooks
+        for handle in handles[1::2]:
             handle.remove()
-        del self.autograd_grad_sample_hooks[1::2]
-        count = self._module.register_forward_pre_hook(self._count_examples, with_kwargs=True)
-        self.autograd_grad_sample_hooks.append(count)
+        del handles[1::2]
+        handles.append(self._module.register_forward_pre_hook(self._count_examples, with_kwargs=True))
+        for module in self._module.modules():
+            if isinstance(module, torch.nn.Embedding):
+                look_ups = _LookUps(module, self._take_look_up)
+                handles.append(module.register_forward_pre_hook(look_ups.begin))
+                handles.append(module.register_forward_hook(look_ups.end, always_call=True))
+                if hasattr(module, "ft_compute_sample_grad"):
+                    module.ft_compute_sample_grad = partial(self._rows_of_look_up, module)
+
+    def iterate_submodules(self, module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+        """Yield the layers that have trained parameters, but none whose parameters are all those of layers within."""
+        own = {id(p) for p in module.parameters(recurse=False) if p.requires_grad}
+        within = {id(p) for each in module.children() for p in each.parameters()}
+        if not isinstance(module, torch.nn.Embedding) and not (own and own <= within):
+            yield from super().iterate_submodules(module)
+            return
+        if own - within:
+            yield module
+        for each in module.children():
+            yield from self.iterate_submodules(each)
 
     def _count_examples(self, _: torch.nn.Module, *inputs: object) -> None:
         given = [each for each in tensors_of(inputs) if each.dim()]
         self._examples = len(given[0]) if given and self.batch_first else None
 
-    def capture_activations_hook(self, module: torch.nn.Module, inputs: Any, output: Any) -> torch.Tensor | None:
-        """Keep a layer's inputs until the gradient of its output comes; see Opacus.
+    def capture_activations_hook(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], output: Output) -> None:
+        """Keep a layer's inputs until the gradient of its output comes, and those of an embedding where it looks up."""
+        if not isinstance(module, torch.nn.Embedding):
+            self._capture(module, inputs, output)
 
-        Returns:
-            A row for each example of what an embedding looked up once for all, as positions are; None if it has them.
-        """
+    def _capture(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], output: Output) -> None:
         held = len(getattr(module, "activations", ()))
-        ids, rows = inputs[0], self._examples
-        if shared := rows is not None and type(module) is torch.nn.Embedding and self._is_shared(module, ids, rows):
-            inputs, output = [_spread(ids, ids.dim(), rows)], _spread(output, ids.dim(), rows)
         with _named_errors(module):
             super().capture_activations_hook(module, inputs, output)
-        first = output if torch.is_tensor(output) else output[0]
-        if not (len(getattr(module, "activations", ())) > held and first.requires_grad):
-            return None
-        first.register_hook(partial(self._take_gradient, module, module.activations[-1]))
-        return first if shared else None
+        first = output if isinstance(output, torch.Tensor) else output[0]
+        if len(getattr(module, "activations", ())) > held and first.requires_grad:
+            first.register_hook(partial(self._take_gradient, module, module.activations[-1]))
+
+    def _take_look_up(self, module: torch.nn.Module, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Keep what an embedding looks up, and return it, with a row for each example if it is the same for all."""
+        if self._examples is not None and module.training and rows.requires_grad:
+            if self._is_shared(module, ids, self._examples):
+                ids, rows = (_spread(each, ids.dim(), self._examples) for each in (ids, rows))
+        self._capture(module, [ids], rows)
+        return rows
+
+    def _rows_of_look_up(
+        self, module: torch.nn.Embedding, parameters: list[torch.Tensor], ids: torch.Tensor, gradient: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """Return gradients for all parameters within an embedding, as Opacus's functional copy does."""
+        rows = self.GRAD_SAMPLERS[torch.nn.Embedding](module, [ids], gradient)[module.weight]
+        return [rows if p is module.weight else p.new_zeros(len(ids), *p.shape) for p in parameters]
 
     def _is_shared(self, module: torch.nn.Module, ids: torch.Tensor, examples: int) -> bool:
         """Return whether an embedding is looked up once for all examples: by ids of shape (1, ...), or by 0, 1, 2, ...
@@ -134,6 +167,44 @@ class ExampleGradients(GradSampleModule):
             )
 
 
+class _LookUps(TorchFunctionMode):
+    """What an embedding looks up while it runs: other code may choose the ids, or scale the rows.
+
+    Args:
+        module: an embedding, or a layer derived from it.
+        take: a function of it, of ids and of rows, that returns the rows to go on with.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Embedding,
+        take: Callable[[torch.nn.Module, torch.Tensor, torch.Tensor], torch.Tensor],
+    ) -> None:
+        super().__init__()
+        self._module, self._take = module, take
+
+    def begin(self, *_: object) -> None:
+        """Begin to look, as a hook before the layer runs."""
+        self.__enter__()
+
+    def end(self, *_: object) -> None:
+        """Look no longer, as a hook after it, or after its failure."""
+        self.__exit__(None, None, None)
+
+    def __torch_function__(
+        self,
+        call: Callable[..., object],
+        types: object,
+        inputs: Sequence[object] = (),
+        options: Mapping[str, object] | None = None,
+    ) -> object:
+        """Run a function of torch, and take a look-up in the layer's own weight."""
+        found = call(*inputs, **(options or {}))
+        if call is torch.nn.functional.embedding and inputs[1] is self._module.weight:
+            return self._take(self._module, inputs[0], found)
+        return found
+
+
 def _spread(tensor: torch.Tensor, dimensions: int, examples: int) -> torch.Tensor:
     """Return ids, or what was looked up by ids of so many dimensions, with an axis of examples."""
     tensor = tensor[None] if dimensions == 1 else tensor
@@ -142,14 +213,14 @@ def _spread(tensor: torch.Tensor, dimensions: int, examples: int) -> torch.Tenso
 
 @contextmanager
 def _tables_as_attributes(model: torch.nn.Module) -> Iterator[None]:
-    """Let Opacus see a model without its buffers of whole numbers, such as places of words or pairs of pixels.
+    """Let Opacus see a model without its buffers of constants, such as places of words or pairs of pixels.
 
-    Opacus refuses a layer with buffers, and its functional copy of a layer reads none. A table is no statistic, and the
-    copy reads it as an attribute.
+    Opacus refuses a layer with buffers, and its functional copy of a layer reads none. A constant is no statistic, and
+    the copy reads it as an attribute.
     """
     kept = [(layer, dict(layer._buffers)) for layer in model.modules()]
     tables = [(layer, name, each) for layer, own in kept for name, each in own.items() if each is not None]
-    hidden = [(layer, name, each) for layer, name, each in tables if not is_statistic(each)]
+    hidden = [(layer, name, each) for layer, name, each in tables if name not in list_statistics(layer)]
     for layer, name, each in hidden:
         del layer._buffers[name]
         layer.__dict__[name] = each
@@ -163,9 +234,16 @@ def _tables_as_attributes(model: torch.nn.Module) -> Iterator[None]:
             layer._buffers.update(own)
 
 
-def is_statistic(buffer: torch.Tensor) -> bool:
-    """Return whether a buffer may hold means or sizes, which follow the examples; tables hold whole numbers."""
-    return buffer.is_floating_point() or buffer.is_complex()
+def list_statistics(layer: torch.nn.Module) -> list[str]:
+    """Return a layer's own buffers that may hold means or sizes, which follow the examples.
+
+    Tables hold whole numbers, and what no checkpoint holds is a constant; a rehearsal finds one that changes.
+    """
+    return [
+        name
+        for name, each in layer.named_buffers(recurse=False)
+        if (each.is_floating_point() or each.is_complex()) and name not in layer._non_persistent_buffers_set
+    ]
 
 
 @contextmanager
@@ -186,10 +264,11 @@ def _named_errors(layer: torch.nn.Module) -> Iterator[None]:
                 "model anew and load the weights (load_state_dict); else call it under torch.no_grad()",
                 field="model",
             ) from None
+        own = ", ".join(name for name, p in layer.named_parameters(recurse=False) if p.requires_grad)
         raise InvalidParameter(
             f"Opacus makes no gradient of each example for a {type(layer).__name__}: {str(error).splitlines()[0][:120]}"
             "; a layer with parameters of its own has to take one tensor, not by a keyword, return one, and draw no "
-            "random numbers (no Dropout inside); move its parameters into a layer of their own",
+            f"random numbers (no Dropout inside). Freeze {own}, or move them into a layer of their own",
             field="model",
         ) from error
 

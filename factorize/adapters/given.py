@@ -13,7 +13,7 @@ from opacus.validators import ModuleValidator
 from torch.nn.parameter import is_lazy
 
 from factorize.adapters.disjoint_optimizers import parts_of
-from factorize.adapters.example_gradients import is_statistic
+from factorize.adapters.example_gradients import list_statistics
 from factorize.adapters.ranks.placements import is_sharded
 from factorize.adapters.raw_gradients import refuse_hooks
 from factorize.errors import InvalidParameter
@@ -46,7 +46,7 @@ def check_model(model: torch.nn.Module) -> None:
     if errors:
         raise InvalidParameter(f"Opacus rejects the model: {errors[0]}; try ModuleValidator.fix", field="model")
     for name, module in model.named_modules():
-        held = next((key for key, each in module.named_buffers() if is_statistic(each)), None)
+        held = next((name for each in module.modules() for name in list_statistics(each)), None)
         if held is not None and any(p.requires_grad for p in module.parameters(recurse=False)):
             raise InvalidParameter(
                 f"{f'module {name}' if name else 'the model'} has trained parameters of its own and also the buffer "

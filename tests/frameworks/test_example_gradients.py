@@ -45,6 +45,61 @@ class Labelled(torch.nn.Module):
         return self.labels(labels)
 
 
+class Scaled(torch.nn.Embedding):
+    """Words whose rows are scaled by a constant, as in Gemma."""
+
+    def __init__(self) -> None:
+        super().__init__(WORDS, 4)
+        self.register_buffer("scale", torch.tensor(3.0), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.scale
+
+
+class Later(torch.nn.Embedding):
+    """Positions that a layer computes itself, from an input of words and a number, as in OPT and BART."""
+
+    def forward(self, x: torch.Tensor, begin: int) -> torch.Tensor:
+        return super().forward(torch.arange(begin, begin + x.shape[1]).expand(len(x), -1))
+
+
+class Stable(torch.nn.Embedding):
+    """Words with a layer of their own behind, as in bitsandbytes."""
+
+    def __init__(self) -> None:
+        super().__init__(WORDS, 4)
+        self.norm = torch.nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(torch.nn.functional.embedding(x, self.weight))
+
+
+class Head(torch.nn.Module):
+    """A layer with the parameters of another one, as the head of BERT's language model."""
+
+    def __init__(self, words: torch.nn.Embedding) -> None:
+        super().__init__()
+        self.decoder = torch.nn.Linear(4, WORDS)
+        self.decoder.weight, self.bias = words.weight, self.decoder.bias
+        self.drop = torch.nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.decoder(x)
+
+
+class Derived(torch.nn.Module):
+    """Layers that are derived from an embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.stable, self.positions = Scaled(), Stable(), Later(MOST, 4)
+        self.head = Head(self.words)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.words(x) + self.stable(x) + self.positions(x, 2))
+
+
 def loss_of(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(model(x).transpose(1, 2), x)
 
@@ -54,22 +109,38 @@ def rows_of(parameter: torch.nn.Parameter) -> torch.Tensor:
     return held.rows(0, len(held)) if isinstance(held, LayerRows) else held
 
 
-@pytest.mark.filterwarnings("ignore:In CPU autocast")  # Opacus takes ids for numbers of low precision
-@pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
-@pytest.mark.parametrize("places", PLACES)
-@pytest.mark.parametrize(("examples", "tokens"), [(5, 8), (1, 8), (MIN_POSITIONS, MIN_POSITIONS)])
-def test_positions_that_are_looked_up_once_have_a_gradient_of_each_example(
-    places: str, mode: str, examples: int, tokens: int
-) -> None:
-    x = torch.randint(WORDS, (examples, tokens), generator=torch.Generator().manual_seed(1))
-    model = ExampleGradients(Writer(PLACES[places]), mode=mode)
+def assert_gradients_of_each_example(make: Callable[[], torch.nn.Module], mode: str, shape: tuple[int, int]) -> None:
+    x = torch.randint(WORDS, shape, generator=torch.Generator().manual_seed(1))
+    model = ExampleGradients(make(), mode=mode)
     loss_of(model, x).backward()
-    for i in range(examples):
-        plain = Writer(PLACES[places])
+    for i in range(len(x)):
+        plain = make()
         loss_of(plain, x[i : i + 1]).backward()
         for mine, own in zip(map(rows_of, model.parameters()), plain.parameters(), strict=True):
-            assert len(mine) == examples and torch.allclose(mine[i], own.grad, atol=1e-6)
-    assert torch.allclose(model(x), Writer(PLACES[places])(x))
+            assert len(mine) == len(x) and torch.allclose(mine[i], own.grad, atol=1e-6)
+    assert torch.allclose(model(x), make()(x))
+
+
+@pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
+@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("shape", [(5, 8), (1, 8), (MIN_POSITIONS, MIN_POSITIONS)])
+def test_positions_that_are_looked_up_once_have_a_gradient_of_each_example(
+    places: str, mode: str, shape: tuple[int, int]
+) -> None:
+    assert_gradients_of_each_example(lambda: Writer(PLACES[places]), mode, shape)
+
+
+@pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
+def test_layers_that_are_derived_from_an_embedding_have_the_gradients_of_what_they_look_up(mode: str) -> None:
+    assert_gradients_of_each_example(Derived, mode, (5, 8))
+
+
+def test_a_layer_that_fails_looks_no_longer() -> None:
+    model = ExampleGradients(Derived())
+    with pytest.raises(IndexError):
+        model(torch.full((2, 3), WORDS))
+    assert not torch.overrides._get_current_function_mode_stack()
+    loss_of(model, torch.zeros(2, 3, dtype=torch.long)).backward()
 
 
 def test_a_few_labels_that_count_by_chance_are_those_of_examples() -> None:
