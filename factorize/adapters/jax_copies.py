@@ -7,6 +7,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from factorize.adapters.jax_programs import is_traced
+from factorize.adapters.jax_table import with_auto_axes
 from factorize.errors import InvalidParticipation
 
 MAX_COPIES = 10
@@ -43,5 +44,5 @@ def refuse_copies(data: Sequence[jax.Array]) -> None:
 def _rows(arrays: Sequence[jax.Array], places: np.ndarray) -> list[bytes]:
     """Return the bytes of examples, each over all arrays."""
     with jax.ensure_compile_time_eval():
-        taken = [np.asarray(each[places]) for each in arrays]
+        taken = [np.asarray(with_auto_axes(lambda each: each[places], each)) for each in arrays]
     return [b"".join(each[i].tobytes() for each in taken) for i in range(len(places))]
