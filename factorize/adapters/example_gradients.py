@@ -198,10 +198,13 @@ class _LookUps(TorchFunctionMode):
         inputs: Sequence[object] = (),
         options: Mapping[str, object] | None = None,
     ) -> object:
-        """Run a function of torch, and take a look-up in the layer's own weight."""
-        found = call(*inputs, **(options or {}))
-        if call is torch.nn.functional.embedding and inputs[1] is self._module.weight:
+        """Run a function of torch, and take a look-up in the layer's own weight: by a function, or by an index."""
+        found, weight = call(*inputs, **(options or {})), self._module.weight
+        if call is torch.nn.functional.embedding and inputs[1] is weight:
             return self._take(self._module, inputs[0], found)
+        if call is torch.Tensor.__getitem__ and inputs[0] is weight and isinstance(inputs[1], (slice, torch.Tensor)):
+            places = torch.arange(self._module.num_embeddings, device=self._module.weight.device)
+            return self._take(self._module, places[inputs[1]], found)
         return found
 
 

@@ -63,6 +63,13 @@ class Later(torch.nn.Embedding):
         return super().forward(torch.arange(begin, begin + x.shape[1]).expand(len(x), -1))
 
 
+class Sliced(torch.nn.Embedding):
+    """Positions that are a slice of the table, as in Whisper."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight[1 : 1 + x.shape[1]]
+
+
 class Stable(torch.nn.Embedding):
     """Words with a layer of their own behind, as in bitsandbytes."""
 
@@ -94,10 +101,10 @@ class Derived(torch.nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.words, self.stable, self.positions = Scaled(), Stable(), Later(MOST, 4)
-        self.head = Head(self.words)
+        self.sliced, self.head = Sliced(MOST, 4), Head(self.words)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.words(x) + self.stable(x) + self.positions(x, 2))
+        return self.head(self.words(x) + self.stable(x) + self.positions(x, 2) + self.sliced(x))
 
 
 def loss_of(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
