@@ -77,10 +77,11 @@ FROZEN: list[tuple[Model, str, str]] = [
         "Freeze masked_spec",
     ),
 ]
+WINDOWS = {"image_size": 16, "patch_size": 4, "window_size": 2, "embed_dim": 8, "depths": [1], "num_heads": [1]}
 REFUSED: list[tuple[Model, str]] = [
     (("MixtralForCausalLM", "MixtralConfig", {"num_local_experts": 2, **DECODER}, "words"), "a MixtralExperts"),
     (
-        ("SwinForImageClassification", "SwinConfig", {"image_size": 16, "patch_size": 4, "window_size": 2}, "images"),
+        ("SwinForImageClassification", "SwinConfig", WINDOWS, "images"),
         "a SwinRelative",
     ),
 ]
