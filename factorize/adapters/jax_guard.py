@@ -21,6 +21,7 @@ from jax.experimental import io_callback
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
+from factorize.adapters.jax_processes import number_of_first, refuse_other_process
 from factorize.adapters.jax_sums import disclose, enclose
 from factorize.adapters.jax_table import manual_axes, place_of, replica_axes, with_auto_axes
 from factorize.client.single_use import NoiseUse
@@ -276,6 +277,8 @@ class GuardedBatches(AuditedBatches):
         """
         if self._handed:
             jax.effects_barrier()  # steps may still run whose noise was taken
+        self._next = number_of_first(self._next)
+        self._handed = {step: examples for step, examples in self._handed.items() if step >= self._next}
         again = sorted(self._handed)
         yield from map(self.in_parts, again)
         if again and self.step >= len(self):
@@ -293,7 +296,12 @@ class GuardedBatches(AuditedBatches):
         self._handed, self._next, self._marked, self._begun = {}, self.step, None, super().state_dict()
 
     def state_dict(self) -> JsonObject:
-        """Return the state of the steps whose noise was taken; batches that were drawn beyond them come again."""
+        """Return the state of the steps whose noise was taken; batches that were drawn beyond them come again.
+
+        Raises:
+            InvalidParameter: it is asked for on another process than the first.
+        """
+        refuse_other_process("batches.state_dict()")
         jax.effects_barrier()  # steps may still run whose noise is taken
         drawn, auditor = super().state_dict(), self.auditor
         if self._next == self.step:

@@ -49,3 +49,25 @@ def refuse_other_noise(stated: JsonObject) -> None:
             "start (secrets.randbits(128)), and give all the same factors and settings",
             field="seed",
         )
+
+
+def number_of_first(number: int) -> int:
+    """Return the first process's number, which alone is called back by programs; all processes call this."""
+    return number if jax.process_count() == 1 else int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+
+
+def refuse_other_process(name: str) -> None:
+    """Refuse to tell on another process than the first what it alone knows.
+
+    Args:
+        name: what is asked for.
+
+    Raises:
+        InvalidParameter: this is another process.
+    """
+    if jax.process_index() > 0:
+        raise InvalidParameter(
+            f"process {jax.process_index()} does not know whose noise was taken; save {name} on the first process "
+            "(jax.process_index() == 0), and load it on all",
+            field="state",
+        )

@@ -38,6 +38,8 @@ def test_two_processes_train_as_one_and_none_alone() -> None:
     assert [each["devices"] for each in (alone, *both)] == [2, 4, 4]
     assert all(each["weights"] == alone["weights"] for each in both)
     assert alone["alone"] == ["not refused"] * 2 and alone["differing"] == "not refused"
+    assert [each["state"] == "not refused" for each in (alone, *both)] == [True, True, False]
+    assert "on the first process (jax.process_index() == 0), and load it on all" in both[1]["state"]
     for each in both:
         assert "differ on the 2 processes" in each["differing"], "seeds that each process has drawn"
         for field, told in zip(("parameters", "data"), each["alone"], strict=True):
