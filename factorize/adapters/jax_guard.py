@@ -21,6 +21,7 @@ from jax.experimental import io_callback
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
+from factorize.adapters.jax_orders import are_moved
 from factorize.adapters.jax_processes import number_of_first, refuse_other_process
 from factorize.adapters.jax_sums import disclose, enclose
 from factorize.adapters.jax_table import manual_axes, place_of, replica_axes, with_auto_axes
@@ -268,7 +269,7 @@ class GuardedBatches(AuditedBatches):
         self._handed: dict[int, bytes] = {}
         self._next, self._begun = auditor.step, auditor.state_dict()
         self._marked: tuple[int, bytes] | None = None  # hashes of sums and of their examples
-        self._order: list[int] | None = None  # hashes of the data in the last step
+        self._order: np.ndarray | None = None  # hashes of examples in the last step
 
     def __iter__(self) -> Iterator[MicroBatches]:
         """Yield each step that is left, and keep its examples until its noise is taken.
@@ -352,8 +353,8 @@ class GuardedBatches(AuditedBatches):
         return sums
 
     def _mark(self, bits: ArrayLike, indices: ArrayLike, mask: ArrayLike, order: ArrayLike) -> ArrayLike:
-        found = [*map(int, np.asarray(order))]
-        if self._order is not None and found[0] == self._order[0] and found[1] != self._order[1]:
+        found = np.asarray(order)
+        if self._order is not None and are_moved(self._order, found):
             raise InvalidParameter(
                 "the examples of the data are in another order than in the last step, as after a shuffle, so that an "
                 "index names another example and some take part more often than the participation allows; give the "

@@ -17,6 +17,7 @@ from factorize.accounting import BinsCalibration
 from factorize.adapters.clipped_sums import CLIP_FACTOR
 from factorize.adapters.jax import correlated_noise
 from factorize.adapters.jax_gradients import ClippedGradients
+from factorize.adapters.jax_orders import are_moved, order_of
 from factorize.adapters.jax_private import PrivateJax, make_private
 from factorize.adapters.jax_sums import disclose
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
@@ -665,3 +666,17 @@ class TestFixedOrder:
         with pytest.raises(InvalidParticipation):
             made.batches.auditor.record(made.batches.order[0])
             made.batches.auditor.record(made.batches.order[0])
+
+
+@pytest.mark.parametrize("examples", [3, 100, 40_000])
+def test_moved_examples_are_told_from_other_data(examples: int) -> None:
+    rng = np.random.default_rng(0)
+    x, other = rng.random((2, examples, 5), dtype=np.float32)
+    labels, order = rng.integers(0, 2, examples), np.roll(np.arange(examples), 1)
+    own = np.asarray(order_of([jnp.asarray(x), jnp.asarray(labels)]))
+    assert are_moved(own, np.asarray(order_of([jnp.asarray(x[order]), jnp.asarray(labels[order])])))
+    assert not are_moved(own, own) and not are_moved(
+        own, np.asarray(order_of([jnp.asarray(other), jnp.asarray(labels)]))
+    )
+    same = np.asarray(order_of([jnp.asarray(labels)]))
+    assert not are_moved(same, same[::-1])  # equal labels are not told apart
