@@ -50,8 +50,8 @@ def check_model(model: torch.nn.Module) -> None:
         if held is not None and any(p.requires_grad for p in module.parameters(recurse=False)):
             raise InvalidParameter(
                 f"{f'module {name}' if name else 'the model'} has trained parameters of its own and also the buffer "
-                f"{held} (as with spectral_norm or pruning), so Opacus gives no per-example gradients for it; move the "
-                "parameters into their own layer",
+                f"{held} (as with running statistics, spectral_norm or pruning), so Opacus gives no per-example "
+                "gradients for it; use a layer without it, such as GroupNorm, or move the parameters into their own",
                 field="model",
             )
 
@@ -86,6 +86,10 @@ def _misfit(module: torch.nn.Module) -> str | None:
         return (
             "is an EmbeddingBag, and Opacus counts a word once that comes twice; use Embedding, and the sum or mean "
             "over the words of its output"
+        )
+    if isinstance(module, torch.nn.RNN) and any(p.requires_grad for p in own):
+        return (
+            "is an RNN, which Opacus cannot take apart into examples; use opacus.layers.DPRNN, which has its arguments"
         )
     if any(is_lazy(p) for p in own):
         return "has lazy parameters without a shape; call the model once on a batch before you make the optimizer"

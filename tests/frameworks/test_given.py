@@ -163,6 +163,10 @@ def hooked() -> torch.nn.Module:
     return model
 
 
+class Normed(torch.nn.BatchNorm1d):
+    """A norm that Opacus does not know by its type, as timm's BatchNormAct2d."""
+
+
 MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "eval": (lambda: network().eval(), r"0 is in eval mode.*model.train\(\)"),
     "a layer in eval": (lambda: torch.nn.Sequential(network(), network().eval()), "1.0 is in eval mode"),
@@ -186,6 +190,11 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.nn.Sequential(torch.nn.EmbeddingBag(9, 2), network()),
         "module 0 is an EmbeddingBag, .* use Embedding",
     ),
+    "a simple recurrence": (
+        lambda: torch.nn.Sequential(torch.nn.RNN(6, 3), network()),
+        r"module 0 is an RNN, .* use opacus\.layers\.DPRNN",
+    ),
+    "statistics of batches": (lambda: torch.nn.Sequential(Normed(6), network()), "running_mean.* such as GroupNorm"),
     "weight_norm": (lambda: normed(torch.nn.utils.weight_norm), "module 0 has the tensor weight, .*parametrizations"),
     "spectral_norm": (
         lambda: normed(torch.nn.utils.parametrizations.spectral_norm),
