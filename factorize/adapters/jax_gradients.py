@@ -274,7 +274,8 @@ class ClippedGradients:
             raise InvalidParameter(
                 f"the loss mixes examples: its gradient over {count} of them is neither the sum nor the mean of their "
                 "own gradients. Return a mean, or a sum, of one term per example, which no other example changes; "
-                "random numbers must come from the data",
+                "random numbers must come from keys among the data, each used by its own example (jax.vmap over both), "
+                "not the first of them by all (keys[0])",
                 field="loss",
             )
         parts = jnp.arange(count)[None]

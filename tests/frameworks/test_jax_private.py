@@ -335,6 +335,9 @@ class TestGradients:
             own = np.asarray(jax.grad(dropped)(weights, X[i : i + 1], Y[i : i + 1], keys[i : i + 1]))
             alone += own * min(1.0, CLIP / np.linalg.norm(own))
         assert np.allclose(disclose(total), alone, atol=1e-6)
+        first = fixed(loss=lambda weights, x, y, own: dropped(weights, x, y, own[:1].repeat(len(x), 0)))
+        with pytest.raises(InvalidParameter, match=r"not the first of them by all \(keys\[0\]\)"):
+            first.gradients(weights, (X, Y, keys), batch[None], np.ones((1, SIZE), bool))
 
     def test_it_looks_once_for_each_shape(self) -> None:
         calls = []
