@@ -16,10 +16,10 @@ from typing import Any, Unpack
 import numpy as np
 
 from factorize.api.questions.advice import advise
-from factorize.api.questions.comparison import CompareRequest, comparison, request_for
+from factorize.api.questions.comparison import comparison, request_for
 from factorize.api.questions.documents import Advice, ComparisonTable
 from factorize.api.questions.optimizer import JobInWords
-from factorize.api.questions.training_job import FleetRequest, RecommendRequest, about, kind_of, read_job
+from factorize.api.questions.training_job import about, kind_of, read_job
 from factorize.api.terminal.progress import display, show_event
 from factorize.api.terminal.targets import check_target
 from factorize.client import load
@@ -32,7 +32,6 @@ from factorize.factors.solution import ProgressCallback
 from factorize.factors.strategy_file import read_strategy
 from factorize.format.container import local_path
 from factorize.format.keywords import Part, SpecKeywords, WorkloadKind, plain
-from factorize.plain_data import Frozen
 from factorize.plain_data.words import document_of_words
 from factorize.spec import Spec, notes_of_choice
 from factorize.spec.mechanisms import DenseNoise
@@ -176,9 +175,20 @@ def compare(
     Raises:
         FactorizeError: as of `factorize.solvers.compare` and `solve`.
     """
-    fields = _read_given(locals(), CompareRequest)
-    if isinstance(fields.get("buffers"), Sequence):
-        fields["budgets"] = fields.pop("buffers")
+    buffers = plain(buffers)
+    fields = _given(
+        buffers=None if isinstance(buffers, Sequence) else buffers,
+        budgets=buffers if isinstance(buffers, Sequence) else None,
+        bytes_per_parameter=bytes_per_parameter,
+        epsilon=epsilon,
+        delta=delta,
+        dataset_size=dataset_size,
+        batch_size=batch_size,
+        samplings=samplings,
+        max_seconds=max_seconds,
+        seconds=seconds,
+        parameters=parameters,
+    )
     canonical = Spec.of(spec, **words)
     request = request_for(canonical, **fields)
     label = f"comparing for {canonical.label}"
@@ -241,9 +251,22 @@ def recommend(
         ConditionNotMet: no run with these numbers is covered, or nothing fits the memory.
         MissingExtra: without the extra `[solve]`.
     """
-    fields = _read_given(locals(), RecommendRequest, FleetRequest)
-    if isinstance(fields.get("memory"), int):
-        fields["memory"] = [fields["memory"]]
+    fields = _given(
+        examples=examples,
+        batch_size=batch_size,
+        epochs=epochs,
+        clients=clients,
+        clients_a_round=clients_a_round,
+        rounds=rounds,
+        check_in=check_in,
+        offline=offline,
+        epsilon=epsilon,
+        delta=delta,
+        memory=[memory] if isinstance(plain(memory), int) else memory,
+        samplings=samplings,
+        parameters=parameters,
+        seconds=seconds,
+    )
     fields |= _parts(workload, words)
     job = read_job(fields, kind_of(fields))
     with extras_named("a recommendation"), display("comparing", visible=is_visible(progress)) as shown:
@@ -272,10 +295,9 @@ def _parts(workload: object, words: Mapping[str, object]) -> dict[str, object]:
     return about(document_of_words(JobInWords, {"workload": workload, **fields}))
 
 
-def _read_given(arguments: Mapping[str, object], *requests: type[Frozen]) -> dict[str, object]:
-    """Return the fields of requests that a caller has given by name, as plain data, and one name as a list of it."""
-    names = {name for request in requests for name in request.model_fields} - {"spec", "workload"}
-    given = {name: plain(value) for name, value in arguments.items() if name in names and value is not None}
+def _given(**fields: object) -> dict[str, object]:
+    """Return the fields that a caller has given as plain data, and one name as a list of it."""
+    given = {name: plain(value) for name, value in fields.items() if value is not None}
     return {name: [value] if isinstance(value, str) else value for name, value in given.items()}
 
 
