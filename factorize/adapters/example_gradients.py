@@ -82,7 +82,7 @@ class ExampleGradients(GradSampleModule):
             handle.remove()
         del handles[1::2]
         handles.append(self._module.register_forward_pre_hook(self._count_examples, with_kwargs=True))
-        for module in self._module.modules():
+        for module in self.iterate_submodules(self._module):
             if isinstance(module, torch.nn.Embedding):
                 look_ups = _LookUps(module, self._take_look_up)
                 handles.append(module.register_forward_pre_hook(look_ups.begin))

@@ -94,6 +94,19 @@ class Head(torch.nn.Module):
         return self.decoder(x)
 
 
+class Begun(torch.nn.Module):
+    """An embedding within a layer that has a parameter of its own, of which Opacus makes one gradient as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.first = torch.nn.Embedding(WORDS, 4), torch.nn.Parameter(torch.randn(1, 1, 4))
+        self.last = torch.nn.Linear(4, WORDS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.words(x) + self.first)
+
+
 class Derived(torch.nn.Module):
     """Layers that are derived from an embedding."""
 
@@ -137,9 +150,13 @@ def test_positions_that_are_looked_up_once_have_a_gradient_of_each_example(
     assert_gradients_of_each_example(lambda: Writer(PLACES[places]), mode, shape)
 
 
+@pytest.mark.filterwarnings("ignore:In CPU autocast")  # Opacus takes ids for numbers of low precision
 @pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
-def test_layers_that_are_derived_from_an_embedding_have_the_gradients_of_what_they_look_up(mode: str) -> None:
-    assert_gradients_of_each_example(Derived, mode, (5, 8))
+@pytest.mark.parametrize("make", [Derived, Begun])
+def test_embeddings_that_are_derived_or_within_a_layer_have_their_gradients(
+    make: type[torch.nn.Module], mode: str
+) -> None:
+    assert_gradients_of_each_example(make, mode, (5, 8))
 
 
 def test_a_layer_that_fails_looks_no_longer() -> None:
