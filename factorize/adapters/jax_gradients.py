@@ -12,8 +12,8 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 from factorize.adapters.clipped_sums import CLIP_FACTOR, check_roundings, shrink_for_float32
+from factorize.adapters.jax_batches import GuardedBatches
 from factorize.adapters.jax_copies import refuse_copies
-from factorize.adapters.jax_guard import GuardedBatches
 from factorize.adapters.jax_leaves import real_leaves
 from factorize.adapters.jax_orders import order_of
 from factorize.adapters.jax_processes import refuse_alone

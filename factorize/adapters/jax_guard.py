@@ -5,9 +5,8 @@ was traced once runs for ever. Whatever shows in the tracing is refused there; t
 program runs, and a refusal stops it.
 """
 
-import hashlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
@@ -21,16 +20,13 @@ from jax.experimental import io_callback
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-from factorize.adapters.jax_orders import are_moved
-from factorize.adapters.jax_processes import number_of_first, refuse_other_process
-from factorize.adapters.jax_sums import disclose, enclose
+from factorize.adapters.jax_hashes import hash_bits
+from factorize.adapters.jax_programs import is_traced
 from factorize.adapters.jax_table import manual_axes, place_of, replica_axes, with_auto_axes
 from factorize.client.single_use import NoiseUse
-from factorize.encoding import JsonObject
-from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.errors import InvalidParameter
 from factorize.privacy import refuse_infinite
 from factorize.training.auditor import Auditor
-from factorize.training.batches import AuditedBatches, Batches, MicroBatches
 
 
 class StepGuard:
@@ -78,7 +74,7 @@ class StepGuard:
         leaves = jax.tree.leaves(updates)
         finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves]).all()
         norm = jnp.sqrt(jnp.stack([jnp.square(leaf).sum() for leaf in leaves]).sum()) if self._auditor else 0.0
-        if _known(step, commitment, finite, seal):
+        if not any(map(is_traced, (step, commitment, finite, seal))):
             self._take(own, step, commitment, finite, seal, 0, norm, lags=False)
         elif type(finite).__name__ == "ShardMapTracer":
             raise InvalidParameter(
@@ -143,7 +139,7 @@ def _alike(leaves: Sequence[jax.Array], specs: Sequence[PartitionSpec | None]) -
     """Return whether the devices that hold the same entries hold the same numbers, by hashes of their bits."""
     alike, held = jnp.array(True), [replica_axes(leaf, spec) for leaf, spec in zip(leaves, specs, strict=True)]
     for axes in {axes for axes in held if axes}:
-        bits = _bits([leaf for leaf, own in zip(leaves, held, strict=True) if own == axes])
+        bits = hash_bits([leaf for leaf, own in zip(leaves, held, strict=True) if own == axes])
         largest = jax.lax.pmax(jnp.stack([bits, ~bits]), axes)
         alike &= largest[0] == ~largest[1]
     return alike
@@ -237,7 +233,7 @@ def seal_of(step: ArrayLike, buffers: optax.Updates) -> jax.Array:
 @partial(jax.jit, inline=True)  # one program, also for a loop that is not jitted
 def _first_bits(step: jax.Array, buffers: Sequence[jax.Array]) -> jax.Array:
     firsts = [leaf[(slice(None), *(0,) * (jnp.ndim(leaf) - 1))] for leaf in buffers if jnp.size(leaf)]
-    return _bits([step, *firsts])
+    return hash_bits([step, *firsts])
 
 
 def _refused(size: int, batched: object, values: object) -> NoReturn:
@@ -250,172 +246,3 @@ def _refused(size: int, batched: object, values: object) -> NoReturn:
 
 _refuse_vmap: Any = custom_vmap(lambda values: values)
 _refuse_vmap.def_vmap(_refused)
-
-
-class GuardedBatches(AuditedBatches):
-    """The batches of a job whose noise takes only the sums of the next batch.
-
-    Gradients and noise are values of the caller's program, which may hand over sums of another batch, or those of one
-    batch twice. So sums are marked with their own bits, and the noise takes only the sums that were marked last. In
-    between they are enclosed (jax_sums.py), so that nothing computes with them.
-
-    Attributes:
-        examples: number of examples in the data.
-    """
-
-    def __init__(self, order: Batches, auditor: Auditor, *, physical: int | None, examples: int) -> None:
-        super().__init__(order, auditor, physical=physical)
-        self.examples = examples
-        self._handed: dict[int, bytes] = {}
-        self._next, self._begun = auditor.step, auditor.state_dict()
-        self._marked: tuple[int, bytes] | None = None  # hashes of sums and of their examples
-        self._order: np.ndarray | None = None  # hashes of examples in the last step
-
-    def __iter__(self) -> Iterator[MicroBatches]:
-        """Yield each step that is left, and keep its examples until its noise is taken.
-
-        A batch whose noise was not taken comes again: a look at the first one, or Ctrl-C, has ended the loop before.
-        """
-        if self._handed:
-            jax.effects_barrier()  # steps may still run whose noise was taken
-        self._next = number_of_first(self._next)
-        self._handed = {step: examples for step, examples in self._handed.items() if step >= self._next}
-        again = sorted(self._handed)
-        yield from map(self.in_parts, again)
-        if again and self.step >= len(self):
-            return
-        for batch in super().__iter__():
-            step = self.step - 1
-            if step - 1 not in {self._next - 1, *self._handed}:
-                self._handed, self._next, self._marked = {}, step, None
-            self._handed[step] = _examples(*batch)
-            yield batch
-
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go to the position of a checkpoint; restore model and noise with it."""
-        super().load_state_dict(state)
-        self._handed, self._next, self._marked, self._begun = {}, self.step, None, super().state_dict()
-
-    def state_dict(self) -> JsonObject:
-        """Return the state of the steps whose noise was taken; batches that were drawn beyond them come again.
-
-        Raises:
-            InvalidParameter: it is asked for on another process than the first.
-        """
-        refuse_other_process("batches.state_dict()")
-        jax.effects_barrier()  # steps may still run whose noise is taken
-        drawn, auditor = super().state_dict(), self.auditor
-        if self._next == self.step:
-            return drawn
-        count_step, auditor.on_step = auditor.on_step, None
-        try:
-            auditor.load_state_dict(self._begun)
-            while self.step < self._next:
-                auditor.record(self.order[self.step])
-            return super().state_dict()
-        finally:
-            auditor.load_state_dict(drawn)
-            auditor.on_step = count_step
-
-    def mark(self, sums: optax.Updates, indices: jax.Array, mask: jax.Array, order: jax.Array) -> optax.Updates:
-        """Return the sums of some examples, enclosed; they exist once the host knows their bits.
-
-        Args:
-            sums: the sums.
-            indices: indices of the examples, and of padding.
-            mask: True where there is an example.
-            order: the data's `order_of`.
-
-        Raises:
-            InvalidParameter: the data are in another order than before.
-        """
-        bits = with_auto_axes(_bits, jax.tree.leaves(sums))
-        if _known(bits, indices, mask, order):
-            self._mark(bits, indices, mask, order)
-            return enclose(sums)
-        seen = io_callback(self._mark, jax.ShapeDtypeStruct((), np.uint32), bits, indices, mask, order)
-        leaves, shape = jax.tree.flatten(sums)
-        return enclose(shape.unflatten([jnp.where(seen == bits, leaves[0], jnp.nan), *leaves[1:]]))
-
-    def take(self, enclosed: optax.Updates, step: jax.Array) -> optax.Updates:
-        """Return the sums, if they belong to the next batch.
-
-        Raises:
-            InvalidParameter: they are others.
-            InvalidParticipation: they are sums of other examples, or the state is that of another step.
-        """
-        sums = disclose(enclosed)
-        bits = with_auto_axes(_bits, jax.tree.leaves(sums))
-        if _known(bits, step):
-            self._take(bits, step)
-        else:
-            io_callback(self._take, None, bits, step)
-        return sums
-
-    def _mark(self, bits: ArrayLike, indices: ArrayLike, mask: ArrayLike, order: ArrayLike) -> ArrayLike:
-        found = np.asarray(order)
-        if self._order is not None and are_moved(self._order, found):
-            raise InvalidParameter(
-                "the examples of the data are in another order than in the last step, as after a shuffle, so that an "
-                "index names another example and some take part more often than the participation allows; give the "
-                "arrays in one order in every step (the batches are an order of their own)",
-                field="data",
-            )
-        self._order = found
-        self._marked = int(bits), _examples(np.asarray(indices), np.asarray(mask))
-        return bits
-
-    def _take(self, bits: ArrayLike, step: ArrayLike) -> None:
-        bits, step = int(bits), int(step)
-        if step >= len(self):
-            return  # the noise refuses this
-        if step != self._next:
-            raise InvalidParticipation(
-                f"the noise is at step {step}, but the next batch is that of step {self._next}; use the batches in "
-                "order with the newest state, or restore the optimizer's state and batches.state_dict() from one "
-                "checkpoint",
-                field="step",
-            )
-        if self._marked is None or bits != self._marked[0]:
-            raise InvalidParameter(
-                "the updates are not the sums over examples that gradients(...) returned last; give update those sums, "
-                "unchanged, before the next batch is summed",
-                field="updates",
-            )
-        if self._handed.get(step) != self._marked[1]:
-            raise InvalidParticipation(
-                f"gradients(...) did not sum the examples of step {step}; give it the indices and mask of every batch "
-                "as handed out, in order, and give the noise the sums of every batch, first in optax.chain and under "
-                "no condition",
-                field="indices",
-            )
-        self._handed.pop(step)
-        self._next, self._marked = step + 1, None
-
-
-def _examples(indices: np.ndarray, mask: np.ndarray) -> bytes:
-    """Return a name of a batch's examples that does not depend on how the batch is cut into parts."""
-    return hashlib.sha256(np.sort(indices[mask].astype(np.int64), axis=None).tobytes()).digest()
-
-
-def _known(*values: object) -> bool:
-    return not any(isinstance(each, jax.core.Tracer) for each in values)
-
-
-@partial(jax.jit, inline=True)
-def _bits(leaves: Sequence[jax.Array]) -> jax.Array:
-    """Return the sum of a hash of each entry's bits and place, modulo 2^32.
-
-    A sum of the bits alone would not change when all entries are multiplied by a power of two, since that adds one
-    number to the bits of each.
-    """
-    total = jnp.zeros((), jnp.uint32)
-    for place, leaf in enumerate(leaves):
-        kind = jnp.result_type(leaf)
-        wide = jnp.asarray(leaf, jnp.float32 if jnp.issubdtype(kind, jnp.floating) and kind.itemsize < 4 else kind)
-        bits = jax.lax.bitcast_convert_type(wide, jnp.uint32).ravel()
-        mixed = bits ^ (jnp.arange(bits.size, dtype=jnp.uint32) + jnp.uint32(place)) * jnp.uint32(2654435761)
-        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-            mixed = (mixed ^ mixed >> shift) * jnp.uint32(factor)
-        total += jnp.sum(mixed ^ mixed >> 16, dtype=jnp.uint32)
-    return total

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from factorize.adapters.jax_hashes import mix_words
 from factorize.adapters.jax_table import with_auto_axes
 
 _ENTRIES = 4
@@ -54,7 +55,7 @@ def _hashes(arrays: Sequence[jax.Array]) -> jax.Array:
         size = math.prod(each.shape[1:])
         for place in {*np.linspace(0, size - 1, min(size, _ENTRIES)).astype(int).tolist()}:
             entry = each[(examples, *np.unravel_index(place, each.shape[1:]))]
-            rows = _mixed(rows ^ _word(entry)) + jnp.uint32(0x9E3779B9)
+            rows = mix_words(rows ^ _word(entry)) + jnp.uint32(0x9E3779B9)
     return rows
 
 
@@ -63,9 +64,3 @@ def _word(entry: jax.Array) -> jax.Array:
     if jnp.issubdtype(entry.dtype, jnp.inexact):
         return jax.lax.bitcast_convert_type(jnp.real(entry).astype(jnp.float32), jnp.uint32)
     return entry.astype(jnp.uint32)
-
-
-def _mixed(words: jax.Array) -> jax.Array:
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        words = (words ^ words >> shift) * jnp.uint32(factor)
-    return words ^ words >> 16
