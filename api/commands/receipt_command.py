@@ -46,8 +46,9 @@ def receipt(
         shown = _so_far(held, open_target(factors, store), delta)
         with file_of(factors, store) as path:
             report = check_receipt(given, [path.read_bytes()])
-        if not report.supported:
-            raise CorruptObject(f"{target} does not hold, so it proves no epsilon: {report.failed[0]}")
+        if not report.supported or report.unseen:
+            reason = (report.failed or report.not_checked)[0]
+            raise CorruptObject(f"{target} does not hold, so it proves no epsilon: {reason}")
         return shown
     stated = held["model"]
     if not held["steps"]["ended"] or stated is None:

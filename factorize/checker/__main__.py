@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.output == "json":
         documents = [{"file": name, **_document(report)} for name, report in reports.items()]
         print(json.dumps(documents if len(documents) > 1 else documents[0], indent=2))
-    elif options.output == "text" or not found[0].supported:
+    elif options.output == "text" or verdict(found[0])[1] not in (0, EXIT_OPEN):
         for name, report in reports.items():
             print(f"{in_one_line(name)}: " * (len(reports) > 1) + text(report))
     else:
@@ -110,7 +110,7 @@ def _check(options: argparse.Namespace) -> tuple[dict[str, Report], bytes]:
 
 
 def _document(report: Report) -> dict[str, object]:
-    verified = report.supported and not report.open
+    verified = verdict(report)[0] == "verified"
     return {"verified": verified, "open": report.open, "complete": not report.unseen, **report.document()}
 
 
