@@ -27,7 +27,6 @@ from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.format.container import local_path
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.format.receipts import REFUSALS
 from factorize.numbers.masked_entries import refuse_masked
@@ -36,7 +35,7 @@ from factorize.privacy import PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.auditor import ParticipationAuditor
 from factorize.training.receipt import Receipt, refuse_no_receipt
-from factorize.training.run_lock import RunLock
+from factorize.training.run_lock import RunLock, real_path
 from factorize.training.statement import PrivacyStatement
 
 Arrays = Sequence[np.ndarray]
@@ -118,7 +117,7 @@ class FederatedRounds(Secret):
         )
         size = sum(math.prod(shape) for shape, _ in self._parts)
         self._auditor = ParticipationAuditor.of(self.calibration, held.steps, unit="user")
-        self.path, self.steps, self.clients_a_round = local_path(path), held.steps, clients_a_round
+        self.path, self.steps, self.clients_a_round = real_path(path), held.steps, clients_a_round
         noise = partial(PrivacyStatement, self.calibration, held.digest, sampling="fixed", unit="user", factors=held)
         notes = () if receipt is not None else (_RECEIPT_NOTE,)
         self.statement = noise(
@@ -351,7 +350,7 @@ class FederatedRounds(Secret):
         count_step = None
         if receipt is not None:
             refuse_no_receipt(receipt)
-            if receipt.path.resolve() == self.path.resolve():
+            if receipt.path == self.path:
                 raise InvalidParameter(f"{self.path} is the state; give the receipt a file of its own", field="receipt")
             receipt.refused = self.refused
             receipt.begin(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from factorize.encoding import JsonObject, canonical_json, json_digest, read_json
 from factorize.errors import InvalidParameter, MalformedJson
-from factorize.format.container import local_path
 from factorize.format.files import replace_file
 from factorize.format.quantities import ClaimRefused
 from factorize.format.receipts import (
@@ -32,7 +31,7 @@ from factorize.format.weights import model_digest
 from factorize.numbers.gaussian import mu_by_name
 from factorize.privacy import check_own
 from factorize.privacy.selection import BestOf
-from factorize.training.run_lock import RunLock
+from factorize.training.run_lock import RunLock, real_path
 
 if TYPE_CHECKING:
     from factorize.format.manifest import CertifiedFactors
@@ -49,7 +48,7 @@ class Receipt:
     last write, so that two receipts of one process cannot go on either.
 
     Args:
-        path: path of the file. If it holds an open receipt of the same run, that one is continued.
+        path: path of the file; links are followed. If it holds an open receipt of the same run, that one is continued.
         others: mu of other runs on the same data, by name; the receipt then also states what all of them guarantee
             together.
         trials: number of runs like this one that were made and released, or `BestOf(mean)` if only the best one of a
@@ -73,7 +72,7 @@ class Receipt:
         trials: int | BestOf = 1,
         unpublished: bool = False,
     ) -> None:
-        self.path, self.unpublished = local_path(path), unpublished
+        self.path, self.unpublished = real_path(path), unpublished
         self.others = mu_by_name(others)
         self.trials = trials
         self.refused: Mapping[str, int] | None = None

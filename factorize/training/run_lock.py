@@ -20,6 +20,15 @@ _held: dict[Path, tuple[int, RunLock]] = {}  # descriptors stay open, since to c
 os.register_at_fork(after_in_child=_held.clear)
 
 
+def real_path(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a run's file, to which no link leads: a file that is replaced replaces the link.
+
+    Raises:
+        InvalidParameter: no file can have that name.
+    """
+    return Path(os.path.realpath(local_path(path)))
+
+
 class RunLock:
     """The right to continue a run, which is kept until `release` or the end of the process.
 
@@ -37,7 +46,7 @@ class RunLock:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, field: str, alone: bool = False) -> None:
-        whole = local_path(path).resolve()
+        whole = real_path(path)
         self._path = whole.with_name(whole.name + ".lock")
         known = _held.get(self._path)
         if known is not None and alone:
