@@ -27,10 +27,10 @@ from factorize.format.receipts import (
     repetitions_of,
     steps_of,
 )
-from factorize.format.weights import model_digest
 from factorize.numbers.gaussian import mu_by_name
 from factorize.privacy import check_own
 from factorize.privacy.selection import BestOf
+from factorize.training.released_weights import model_digest
 from factorize.training.run_lock import RunLock, real_path
 
 if TYPE_CHECKING:

@@ -20,9 +20,10 @@ from factorize.checker.receipt import MODEL, check_receipt
 from factorize.checker.report import Status
 from factorize.encoding import read_json
 from factorize.errors import InvalidParameter, UnsupportedProblem
-from factorize.format.weights import TENSORS, digest_of_path, model_digest
+from factorize.format.weights import TENSORS, digest_of_path
 from factorize.solvers import solve
 from factorize.training.receipt import Receipt
+from factorize.training.released_weights import model_digest
 
 COMMON: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "epochs": EPOCHS, "batch_size": SIZE, "seed": SECRET}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from notebooks import FOLDER, OF_HUGGING_FACE, run_cells
 
-from factorize.format.weights import model_digest
+from factorize.training.released_weights import model_digest
 
 
 @pytest.mark.filterwarnings("ignore")  # of libraries that are not ours, about one another
