@@ -180,13 +180,14 @@ class Receipt:
                 a file or a directory, or a module or mapping of arrays in memory.
 
         Raises:
-            InvalidParameter: the run has not begun, or the model is none.
+            InvalidParameter: the run has not begun; or the model is none, has no weights, holds tied tensors or the
+                receipt, and the run is still open.
             OSError: the model cannot be read, or the receipt not written.
         """
         if self._document is None or self._auditor is None or self._lock is None:
             raise InvalidParameter(f"no run has begun for {self.path}; give it to make_private", field="receipt")
         if model is not None:
-            self._document["model"] = model_digest(model)
+            self._document["model"] = model_digest(model, receipt=self.path)
         self._document["steps"]["ended"] = True
         self._auditor.on_step = self._refuse_step
         self._write()

@@ -12,7 +12,7 @@ import optax
 import pytest
 import torch
 from private_cases import EPOCHS, EXAMPLES, SECRET, SIZE, N
-from safetensors.torch import save_file
+from safetensors.torch import save_file, save_model
 
 from factorize.adapters.jax_private import make_private as make_private_jax
 from factorize.adapters.private import make_private
@@ -118,6 +118,20 @@ def test_a_torch_job_that_was_killed_between_two_steps(tmp_path: Path) -> None:
     assert assert_proved(tmp_path, solving)["steps"]["processes"] == [[0, N // EPOCHS], [N // EPOCHS, N]]
     with pytest.raises(InvalidParameter, match="of a finished run"):
         torch_job(Receipt(tmp_path / "receipt.json"), Solving(tmp_path))
+
+
+def test_tied_weights_are_named_by_their_file(tmp_path: Path) -> None:
+    """A safetensors file keeps one of their names, so no file has the digest of both."""
+    model = torch.nn.ModuleDict({"embed": torch.nn.Embedding(5, 3), "head": torch.nn.Linear(3, 5, bias=False)})
+    model["head"].weight = model["embed"].weight
+    with pytest.raises(InvalidParameter, match="'embed.weight' and 'head.weight' are one tensor"):
+        model_digest(model)
+    save_model(model, str(tmp_path / "model.safetensors"))
+    assert model_digest(tmp_path / "model.safetensors")["of"] == "file"
+    rows = torch.arange(6.0).reshape(2, 3)  # parts of one memory, and empty tensors, are no tied ones
+    assert model_digest({"first": rows[0], "second": rows[1], "none": rows[:0], "nothing": rows[:0]})
+    with pytest.raises(InvalidParameter, match="not a whole tensor of numbers"):
+        model_digest({"sparse": rows.to_sparse()})
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "balls_in_bins"])

@@ -397,3 +397,25 @@ def test_a_receipt_names_the_weights(tmp_path: Path, factors: Any, capsys: pytes
             receipt.close(model=bad)
     receipt.close()
     assert checked(tmp_path, factors, "receipt.json", arguments=("--model", str(tmp_path / "other.safetensors"))) == 6
+
+
+def test_weights_that_no_digest_tells_are_refused_and_the_run_stays_open(tmp_path: Path, factors: Any) -> None:
+    """A folder that is not filled yet, and one that holds the receipt, which changes when it states the digest."""
+    (tmp_path / "run" / "empty").mkdir(parents=True)
+    (tmp_path / "run" / "empty.bin").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    receipt = taken_by(tmp_path / "run" / "receipt.json", factors)
+    for model, words in (
+        (tmp_path / "run" / "empty", "this directory has no weights"),
+        (tmp_path / "run" / "empty.bin", "this file has no weights"),
+        ({"params": {}}, "these tensors have no weights"),
+        (tmp_path / "run", "holds the receipt receipt.json, which changes now"),
+        (str(tmp_path / "link"), "holds the receipt"),
+        (receipt.path, "holds the receipt"),
+    ):
+        with pytest.raises(InvalidParameter, match=words):
+            receipt.close(model=model)
+        assert json.loads(receipt.path.read_text())["steps"]["ended"] is False
+    (tmp_path / "run" / "empty" / "model.bin").write_bytes(b"weights")
+    receipt.close(model=tmp_path / "run" / "empty")
+    assert checked(tmp_path / "run", factors, "receipt.json", arguments=("--model", str(tmp_path / "run/empty"))) == 0
