@@ -47,8 +47,8 @@ def receipt(
         with file_of(factors, store) as path:
             report = check_receipt(given, [path.read_bytes()])
         if not report.supported or report.unseen:
-            reason = (report.failed or report.not_checked)[0]
-            raise CorruptObject(f"{target} does not hold, so it proves no epsilon: {reason}")
+            found = (report.failed or report.not_checked)[0]
+            raise CorruptObject(f"{target} does not hold, so it proves no epsilon: {found}")
         return shown
     stated = held["model"]
     if not held["steps"]["ended"] or stated is None:
