@@ -148,7 +148,8 @@ def make_private(
         if receipt is not None:
             seeds = [secret, second_seed(secret)]
             commitments = [noise_commitment(*pair) for pair in zip(planned.strategies, seeds, strict=False)]
-            planned.begin(receipt, statement, generator="threefry2x32", dtype=dtype, commitments=commitments)
+            about = {"generator": "threefry2x32", "dtype": dtype}
+            planned.begin(receipt, statement, process=jax.process_index(), commitments=commitments, **about)
         gradients = ClippedGradients(loss, clip_norm, squares=planned.moments is not None, batches=batches)
     except BaseException:  # a notebook keeps this frame, and the noise in it would refuse the next one
         del noise

@@ -53,14 +53,23 @@ class Planned(Drawn):
         plan = {"adaptive": job.noise.adaptive, "factorization": self.factors.digest, "seed": seed}
         return {**batches, **order, **plan, **noise}
 
-    def begin(self, receipt: Receipt, statement: PrivacyStatement, **noise: Any) -> None:
+    def begin(self, receipt: Receipt, statement: PrivacyStatement, *, process: int, **noise: Any) -> None:
         """Begin or continue the receipt of the job; see `Receipt.begin`, which takes what `noise` says of the noise.
+
+        Args:
+            receipt: the receipt, which the first process of the job writes.
+            statement: guarantee of the job.
+            process: number of this process.
+            **noise: the noise.
 
         Raises:
             InvalidParameter: it is no receipt, such as the path of one.
         """
         refuse_no_receipt(receipt)
-        receipt.begin(statement, self.strategies, self.auditor, **noise)
+        if process == 0:
+            receipt.begin(statement, self.strategies, self.auditor, **noise)
+        else:
+            receipt.leave_to_first()
 
     def statement(self, loss: LossCheck = "not_looked_at") -> PrivacyStatement:
         """Return the guarantee of the job; per user, if examples have users.

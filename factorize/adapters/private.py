@@ -202,9 +202,10 @@ def make_private(
             *([] if joint else _rate_notes(optimizer, private, planned)),
         )
         statement = replace(planned.statement("per_example" if callable(loss) else loss), replaced=notes)
-        if receipt is not None and own_rank() == 0:
-            commitments, generator = [noise.commitment for noise in noises], private.noise.generator
-            planned.begin(receipt, statement, generator=generator, dtype="float32", commitments=commitments)
+        if receipt is not None:
+            about = {"generator": private.noise.generator, "dtype": "float32"}
+            commitments = [noise.commitment for noise in noises]
+            planned.begin(receipt, statement, process=own_rank(), commitments=commitments, **about)
     except BaseException:  # a notebook keeps these frames, and the generators in them would refuse the next ones
         noises.clear()
         for name in ("noise", "second_noise"):

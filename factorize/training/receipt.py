@@ -83,6 +83,7 @@ class Receipt:
         self._on_disk: bytes | None = None  # the content of the file, None before it exists
         self._next = -1  # the step that continues the steps of this process
         self._auditor: Auditor | None = None
+        self._elsewhere = False
 
     @property
     def taken(self) -> int:
@@ -148,6 +149,10 @@ class Receipt:
         auditor.on_step = self._count
         self._write()
 
+    def leave_to_first(self) -> None:
+        """Leave the file to the first process of a job of several; here `close` does nothing then."""
+        self._elsewhere = True
+
     def _with_other_runs(self, statement: PrivacyStatement) -> PrivacyStatement:
         """Return a statement with the other runs of this receipt, too; refuse two numbers for one of them."""
         others, trials = {**statement.others, **self.others}, {statement.trials, self.trials} - {1}
@@ -168,12 +173,14 @@ class Receipt:
             InvalidParameter: no run has begun, or steps were taken twice.
         """
         if self._statement is None or self._document is None:
-            raise InvalidParameter(f"no run has begun for {self.path}; give it to make_private", field="receipt")
+            raise self._not_begun()
         refuse_repeated(self._document)
         return self._statement.epsilon_so_far(self.taken, delta)
 
     def close(self, model: Any = None) -> None:
         """State that the run has ended, with all of its steps or fewer, and which weights it releases.
+
+        All processes of a job may call it; the first one writes.
 
         Args:
             model: the released weights, whose digest the receipt then states (`factorize.format.weights`): the path of
@@ -184,14 +191,23 @@ class Receipt:
                 receipt, and the run is still open.
             OSError: the model cannot be read, or the receipt not written.
         """
+        if self._elsewhere:
+            return
         if self._document is None or self._auditor is None or self._lock is None:
-            raise InvalidParameter(f"no run has begun for {self.path}; give it to make_private", field="receipt")
+            raise self._not_begun()
         if model is not None:
             self._document["model"] = model_digest(model, receipt=self.path)
         self._document["steps"]["ended"] = True
         self._auditor.on_step = self._refuse_step
         self._write()
         self._lock.release()
+
+    def _not_begun(self) -> InvalidParameter:
+        if self._elsewhere:
+            message = "the first process alone writes {}; ask it there, or statement.epsilon_so_far(steps)"
+        else:
+            message = "no run has begun for {}; give it to make_private"
+        return InvalidParameter(message.format(self.path), field="receipt")
 
     def _refuse_step(self, step: int) -> None:
         """Refuse a step after the end of the run, which no receipt would count."""

@@ -11,7 +11,9 @@ import numpy as np
 import optax
 import pytest
 import torch
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from private_cases import EPOCHS, EXAMPLES, SECRET, SIZE, N
+from rank_jobs import on_ranks, refused
 from safetensors.torch import save_file, save_model
 
 from factorize.adapters.jax_private import make_private as make_private_jax
@@ -132,6 +134,25 @@ def test_tied_weights_are_named_by_their_file(tmp_path: Path) -> None:
     assert model_digest({"first": rows[0], "second": rows[1], "none": rows[:0], "nothing": rows[:0]})
     with pytest.raises(InvalidParameter, match="not a whole tensor of numbers"):
         model_digest({"sparse": rows.to_sparse()})
+
+
+def closed_on(rank: int, path: str) -> list[str]:
+    """Train on a rank and close the receipt, as the script of all ranks does."""
+    receipt = Receipt(path)
+    model = DifferentiallyPrivateDistributedDataParallel(torch.nn.Linear(6, 3))
+    data = torch.utils.data.TensorDataset(torch.ones(EXAMPLES, 6), torch.zeros(EXAMPLES, dtype=torch.int64))
+    made = torch.optim.SGD(model.parameters(), lr=0.1)
+    job = make_private(model, made, data, "auto", solve=solve, receipt=receipt, **COMMON)
+    torch_steps(job)
+    return [refused(receipt.epsilon_so_far), refused(lambda: receipt.close(model=job.model))]
+
+
+def test_every_rank_may_close_the_receipt_that_the_first_one_writes(tmp_path: Path) -> None:
+    first, second = on_ranks(2, tmp_path, closed_on, str(tmp_path / "receipt.json"))
+    assert first == ["not refused"] * 2 and second[1] == "not refused"
+    assert "the first process alone writes" in second[0] and "statement.epsilon_so_far(steps)" in second[0]
+    document = json.loads((tmp_path / "receipt.json").read_text())
+    assert document["steps"]["ended"] and document["steps"]["processes"] == [[0, N]] and document["noise"]["ranks"] == 2
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "balls_in_bins"])

@@ -22,6 +22,8 @@ from private_cases import EPOCHS, EXAMPLES, SIZE, factors
 
 from factorize.adapters.jax_private import make_private
 from factorize.errors import InvalidParameter
+from factorize.solvers import solve
+from factorize.training.receipt import Receipt
 
 X = np.random.default_rng(0).normal(size=(EXAMPLES, 6)).astype(np.float32)
 STEPS = 3
@@ -39,7 +41,7 @@ def refusal_of(act: Callable[[], object]) -> str:
     return "not refused"
 
 
-def main(port: str, rank: int, world: int) -> None:
+def main(port: str, rank: int, world: int, folder: str) -> None:
     """Train on all devices of all processes, after a look at what a process is told that would train alone."""
     if world > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -70,13 +72,13 @@ def main(port: str, rank: int, world: int) -> None:
             weights, state = step(weights, state, x, spread(indices), spread(mask))
             jax.block_until_ready(weights)
     told = refusal_of(made.batches.state_dict)
+    receipt = Receipt(f"{folder}/receipt.json")
+    job = {**settings, "loss": loss, "examples": EXAMPLES, "seed": 3 << 100, "solve": solve, "receipt": receipt}
+    kept = [refusal_of(lambda: make_private("auto", **job)), refusal_of(lambda: receipt.close({"weights": local}))]
     found = np.asarray(weights.addressable_data(0)).ravel().tolist()
-    print(
-        json.dumps(
-            {"alone": alone, "differing": differing, "state": told, "weights": found, "devices": jax.device_count()}
-        )
-    )
+    about = {"alone": alone, "differing": differing, "state": told, "receipt": kept}
+    print(json.dumps({**about, "weights": found, "devices": jax.device_count()}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
