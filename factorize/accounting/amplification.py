@@ -163,8 +163,8 @@ def calibrate_amplified(
         groups=law.bins,
         compositions=law.epochs,
         largest_column=law.largest,
-        dataset_size=dataset_size,
-        batch_size=batch_size,
+        dataset_size=int(dataset_size),
+        batch_size=int(batch_size),
     )
 
 

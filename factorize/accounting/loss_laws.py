@@ -248,8 +248,7 @@ def _nearly_step_law(width: float, probability: float, finest: float) -> GridLaw
 
 def sampling_probability(bands: int, dataset_size: int, batch_size: int) -> float:
     """Return b batch / N, the probability that a step samples an example of its group (the smallest has N // b)."""
-    for name, value in (("dataset_size", dataset_size), ("batch_size", batch_size)):
-        whole_number(name, value)
+    dataset_size, batch_size = whole_number("dataset_size", dataset_size), whole_number("batch_size", batch_size)
     group = dataset_size // bands
     if group < batch_size:
         raise ConditionNotMet(

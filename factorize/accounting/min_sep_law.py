@@ -246,8 +246,7 @@ def min_sep_probability(bands: int, dataset_size: int, batch_size: int) -> float
     Raises:
         ConditionNotMet: batches are larger than N / b, which is every example in every b-th step.
     """
-    for name, value in (("dataset_size", dataset_size), ("batch_size", batch_size)):
-        whole_number(name, value)
+    dataset_size, batch_size = whole_number("dataset_size", dataset_size), whole_number("batch_size", batch_size)
     if bands * batch_size > dataset_size:
         raise ConditionNotMet(
             f"batch_size={batch_size} is above {dataset_size} / {bands}, the examples divided by the bands of C, "

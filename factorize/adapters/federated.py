@@ -102,7 +102,8 @@ class FederatedRounds(Secret):
         if held.steps is None:
             raise InvalidParameter("factors without a last step have no budget; give a finite n", field="factors")
         self.clients = whole_number("clients", clients)
-        whole_number("clients_a_round", clients_a_round, high=clients, remedy="give as many as clients, or fewer")
+        remedy = "give as many as clients, or fewer"
+        clients_a_round = whole_number("clients_a_round", clients_a_round, high=self.clients, remedy=remedy)
         self._parts = [(part.shape, part.dtype.str) for part in map(np.asarray, model)]
         parts = enumerate(self._parts)
         odd = [f"array {i} has {np.dtype(kind)}" for i, (_, kind) in parts if not np.issubdtype(kind, np.floating)]

@@ -58,10 +58,9 @@ def advise_fleet(
     Raises:
         InvalidParameter: numbers out of range, or a fleet that is too small for one round.
     """
-    for name, number in (("clients", clients), ("clients_a_round", clients_a_round), ("rounds", rounds)):
-        whole_number(name, number)
-    if check_in is not None:
-        whole_number("check_in", check_in, remedy="give rounds")
+    clients, clients_a_round = whole_number("clients", clients), whole_number("clients_a_round", clients_a_round)
+    rounds = whole_number("rounds", rounds)
+    check_in = None if check_in is None else whole_number("check_in", check_in, remedy="give rounds")
     if not 0 <= offline < 1:
         raise InvalidParameter(f"offline={offline} is outside [0, 1); give a share of the fleet", field="offline")
     busy = math.ceil(clients_a_round / (1 - offline))  # as many of these clients as are planned will answer

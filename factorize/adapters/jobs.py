@@ -11,7 +11,6 @@ from factorize.client import load
 from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors, certified
-from factorize.numbers.scalars import whole_number
 from factorize.samplings import SAMPLINGS
 from factorize.samplings.base import Drawn, Sampling
 from factorize.spec import parse_spec
@@ -166,9 +165,6 @@ def plan(job: TrainingJob, known: tuple[str, ...]) -> Planned:
         InvalidParticipation: the factorization is for another order, or bins do not fit into the capacity.
     """
     data, name, ranks = job.data, job.batching.sampling, job.batching.ranks
-    whole_number("batch_size", job.batching.size)
-    whole_number("epochs", job.batching.epochs)
-    whole_number("order_seed", job.batching.order_seed, low=0)
     if data.users is not None and len(data.users) != data.examples:
         message = f"users names {len(data.users)} users for {data.examples} examples; name one per example"
         raise InvalidParameter(message, field="users")

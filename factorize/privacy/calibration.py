@@ -110,7 +110,7 @@ class Calibration:
         """Refuse a divisor that is no integer from 1, and privacy that does not follow from the noise."""
         if self.divisor is not None:
             remedy = "give the fixed public divisor of the means, or leave it out for sums"
-            whole_number("divisor", self.divisor, remedy=remedy)
+            object.__setattr__(self, "divisor", whole_number("divisor", self.divisor, remedy=remedy))
         most = self._multiplier * (1 + _CONTRADICTION)
         mu, rho = mu_of(most), rho_of(most)
         follows = self.noise_multiplier <= most and self.mu >= mu and self.rho >= rho

@@ -172,7 +172,7 @@ class SamplingOptions:
         """Check the sizes, whichever sampling uses them."""
         for name in ("dataset_size", "batch_size"):
             if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name))
+                object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         if self.work is not None:
             whole_number("work", self.work, low=0)
 

@@ -105,8 +105,8 @@ class BinsAuditor(Auditor, Secret):
         if sampling not in ("balls_in_bins", "random_allocation"):
             message = f"sampling={sampling[:20]!r} is not balls_in_bins or random_allocation"
             raise InvalidParameter(message, field="sampling")
-        for name, number in (("examples", examples), ("bins", bins), ("epochs", epochs)):
-            whole_number(name, number)
+        examples, bins = whole_number("examples", examples), whole_number("bins", bins)
+        epochs = whole_number("epochs", epochs)
         if order is not None and (order.examples, order.bins, order.epochs) != (examples, bins, epochs):
             raise InvalidParameter(
                 f"the order has {order.examples} examples, {order.bins} bins and {order.epochs} epochs, but the "

@@ -86,9 +86,8 @@ class BallsInBins(Batches, Secret):
         capacity: int | None = None,
         overflow: Literal["abort", "unlimited"] = "abort",
     ) -> None:
-        self.examples, self.bins, self.epochs = (
-            whole_number(name, value) for name, value in (("examples", examples), ("bins", bins), ("epochs", epochs))
-        )
+        self.examples = examples = whole_number("examples", examples)
+        self.bins, self.epochs = bins, epochs = whole_number("bins", bins), whole_number("epochs", epochs)
         self.period = self.bins
         self._key = secrets.token_bytes(KEY_BYTES) if secret_key is None else checked_key(secret_key, public_seed)
         room = _checked_room(examples, bins, physical_batch, capacity, overflow, self.draws(epochs))

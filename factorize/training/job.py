@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from factorize.format.manifest import CertifiedFactors
+from factorize.numbers.scalars import whole_number
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.auditor import numbered_users
@@ -64,6 +65,10 @@ class JobData:
     examples: int
     users: Sequence[Any] | np.ndarray | None = None
 
+    def __post_init__(self) -> None:
+        """Take a number of numpy as Python's, which JSON knows; raise InvalidParameter where it is not whole."""
+        object.__setattr__(self, "examples", whole_number("examples", self.examples))
+
     @cached_property
     def user_numbers(self) -> np.ndarray | None:
         """The number of each example's user, shape (examples,); None where examples are the units."""
@@ -98,6 +103,12 @@ class JobBatching:
     physical: int | None = None
     overflow: Literal["abort", "unlimited"] = "abort"
     ranks: int = 1
+
+    def __post_init__(self) -> None:
+        """Take numbers of numpy as Python's, which JSON knows; raise InvalidParameter where one is not whole."""
+        object.__setattr__(self, "size", whole_number("batch_size", self.size))
+        object.__setattr__(self, "epochs", whole_number("epochs", self.epochs))
+        object.__setattr__(self, "order_seed", whole_number("order_seed", self.order_seed, low=0))
 
 
 @dataclass(frozen=True, kw_only=True)

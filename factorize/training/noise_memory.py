@@ -50,7 +50,7 @@ def spec_within(
     Raises:
         InvalidParameter: the memory is below 0.
     """
-    whole_number("memory", memory, low=0, remedy="give the number of vectors to keep")
+    memory = whole_number("memory", memory, low=0, remedy="give the number of vectors to keep")
     base: dict[str, object] = {"workload": dict(workload), "participation": dict(participation)}
     spec = parse_spec(base)
     n = spec.workload.n

@@ -6,13 +6,14 @@ was released remains, however the process ends. `factorize-check` proves it from
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from factorize.encoding import JsonObject, canonical_json, json_digest, read_json
+from factorize.encoding import JsonObject, canonical_json, json_digest
 from factorize.errors import InvalidParameter, MalformedJson
 from factorize.format.files import replace_file
 from factorize.format.quantities import ClaimRefused
@@ -142,7 +143,7 @@ class Receipt:
         self._auditor, self._document = auditor, {**about, "run": run, "model": None, "steps": steps}
         try:
             read_receipt(self._text())
-        except ClaimRefused as reason:
+        except (ClaimRefused, MalformedJson) as reason:
             self._document = None
             raise InvalidParameter(f"a receipt cannot describe this run: {reason}", field="receipt") from None
         self._lock = RunLock(self.path, field="receipt")
@@ -334,5 +335,6 @@ def _described(
     }
     if isinstance(statement.trials, BestOf):
         mean, mu = statement.trials.mean, document["mu"]
+        mean = mean if type(mean) is int else float(mean)
         described["trials"] = {"mean": mean, "surplus": statement.trials.surplus(mu)}
-    return dict(read_json(canonical_json(described)))
+    return dict(json.loads(canonical_json(described)))

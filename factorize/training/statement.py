@@ -75,10 +75,15 @@ class PrivacyStatement:
     def __post_init__(self) -> None:
         """Refuse what the calibration does not bear out, and other releases without a guarantee.
 
+        Numbers of numpy become Python's, which JSON knows.
+
         Raises:
-            InvalidParameter: the way to look at the loss is unknown; the sampling is not the calibration's; delta of
-                the capacity is no number >= 0; or there are other releases, but no mu or no delta.
+            InvalidParameter: a number of steps, examples, users or ranks is not whole; the way to look at the loss is
+                unknown; the sampling is not the calibration's; delta of the capacity is no number >= 0; or there are
+                other releases, but no mu or no delta.
         """
+        for name in ("steps", "examples", "used", "ranks", *(["users"] if self.users is not None else [])):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         if self.loss not in get_args(LossCheck):
             known = ", ".join(get_args(LossCheck))
             raise InvalidParameter(f"loss={str(self.loss)[:20]!r} is not one of {known}", field="loss")

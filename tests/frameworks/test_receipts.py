@@ -178,6 +178,16 @@ def test_a_jax_job(tmp_path: Path, sampling: str) -> None:
     assert document["model"] == model_digest({"weights": np.asarray(weights)})
 
 
+def test_a_jax_job_of_numpy_numbers(tmp_path: Path) -> None:
+    receipt, solving = Receipt(tmp_path / "receipt.json"), Solving(tmp_path)
+    sizes = {"examples": np.int64(EXAMPLES), "epochs": np.int32(EPOCHS), "batch_size": np.int64(SIZE)}
+    settings: dict[str, Any] = {**COMMON, **sizes, "memory": np.int64(2), "receipt": receipt}
+    job = make_private_jax("auto", loss=lambda w, x: (w * x).sum(), solve=solving, **settings)
+    list(job.batches)
+    receipt.close()
+    assert assert_proved(tmp_path, solving)["data"]["examples"] == EXAMPLES
+
+
 @pytest.mark.single_use
 @pytest.mark.parametrize("door", ["torch", "joint", "jax"])
 def test_a_receipt_that_is_mended_does_not_refuse_the_job_after_it(tmp_path: Path, door: str) -> None:
