@@ -128,18 +128,19 @@ class Receipt:
         _check_factors(statement, factors)
         auditor.check_calibration(statement.calibration)
         self._statement = statement = self._with_other_runs(statement)
-        noise = {"generator": generator, "dtype": dtype, "commitments": list(commitments)}
-        about = _described(statement, factors, noise)
         kept = self._kept()
+        # Any number of ranks may go on in a fixed order; the receipt states that of the first process.
+        ranks = statement.ranks if kept is None or statement.sampling != "fixed" else kept["noise"]["ranks"]
+        noise = {"generator": generator, "dtype": dtype, "commitments": list(commitments), "ranks": ranks}
+        about = _described(statement, factors, noise)
         different = next((name for name in about if kept is not None and kept.get(name) != about[name]), None)
         if different:
             message = f"{self.path} is the receipt of another run ({different} differs); give each run its own file"
             raise InvalidParameter(message, field="receipt")
         run = secrets.token_hex(32) if kept is None else kept["run"]
-        written = {"processes": [], "chain": []} if kept is None else kept["steps"]
-        steps = {name: written[name] for name in ("processes", "chain")}
+        steps = {"processes": [], "chain": []} if kept is None else dict(kept["steps"])
         said = kept is not None and repetitions_of(kept) != []
-        steps |= {"ended": False, "unpublished": written["unpublished"] if said else self.unpublished}
+        steps |= {"ended": False, "unpublished": steps["unpublished"] if said else self.unpublished}
         self._auditor, self._document = auditor, {**about, "run": run, "model": None, "steps": steps}
         try:
             read_receipt(self._text())
@@ -273,9 +274,10 @@ class Receipt:
     def _text(self) -> bytes:
         """Return the current receipt."""
         assert self._document is not None and self._auditor is not None
-        counts: JsonObject = dict(self._auditor.counts())
-        counted = {"unit": self._auditor.unit, **{name: counts.pop(name) for name in ("number", "contributions")}}
-        self._document["steps"] |= {"counted": counted, **counts}
+        if self._next > 0 or "counted" not in self._document["steps"]:  # else those of the processes before this one
+            counts: JsonObject = dict(self._auditor.counts())
+            counted = {"unit": self._auditor.unit, **{name: counts.pop(name) for name in ("number", "contributions")}}
+            self._document["steps"] |= {"counted": counted, **counts}
         if self.refused is not None:
             self._document["steps"]["refused"] = dict(self.refused)
         return canonical_json({**self._document, "digest": json_digest(self._document)}) + b"\n"
@@ -329,7 +331,7 @@ def _described(
         "calibration": {name: document[name] for name in _STATED_FIELDS if name in document},
         "factors": [{"digest": each.digest, "spec": each.manifest.spec} for each in factors],
         "data": {"examples": statement.examples, "used": statement.used, "users": statement.users},
-        "noise": {**noise, "ranks": statement.ranks},
+        "noise": dict(noise),
         "others": [{"name": name, "mu": mu} for name, mu in statement.composed.items()],
         "together": statement.together,
     }

@@ -1,0 +1,70 @@
+"""Receipts that a second process continues, and what they say of the first one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import factorize
+from factorize.checker.receipt import check_receipt, compare_receipts
+from factorize.encoding import read_json
+from factorize.training.auditor import ParticipationAuditor
+from factorize.training.receipt import Receipt
+from factorize.training.statement import PrivacyStatement
+
+N = 6
+COUNTED = {"contributions": 4, "number": 2, "unit": "example"}
+
+
+@pytest.fixture(scope="module")
+def factors() -> Any:
+    return factorize.solve("prefix", n=N, epochs=3, mechanism="identity")
+
+
+def begun(receipt: Receipt, factors: Any, *, ranks: int = 1) -> ParticipationAuditor:
+    calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
+    auditor = ParticipationAuditor.of(calibration, N)
+    about = {"steps": N, "examples": 2, "used": 2, "sampling": "fixed", "unit": "example", "ranks": ranks}
+    statement = PrivacyStatement(calibration, factors.digest, **about)
+    receipt.begin(statement, [factors], auditor, generator="sfc64", dtype="float32", commitments=["1" * 64])
+    return auditor
+
+
+def take(auditor: ParticipationAuditor, last: int) -> None:
+    while auditor.step < last:
+        auditor.record([auditor.step % 2])
+
+
+def supported(path: Path, factors: Any) -> bool:
+    factors.save(path.with_suffix(".safetensors"))
+    return check_receipt(path.read_bytes(), [path.with_suffix(".safetensors").read_bytes()]).supported
+
+
+def test_a_process_that_takes_no_step_keeps_what_the_first_has_counted(tmp_path: Path, factors: Any) -> None:
+    """It was started to close the receipt, or was killed before it loaded its checkpoint."""
+    path = tmp_path / "receipt.json"
+    take(begun(Receipt(path), factors), 4)
+    again = Receipt(path)
+    begun(again, factors)
+    assert json.loads(path.read_text())["steps"]["counted"] == COUNTED
+    again.close()
+    steps = json.loads(path.read_text())["steps"]
+    assert (steps["counted"], steps["participations"], steps["separation"]) == (COUNTED, 2, 2)
+    assert supported(path, factors)
+
+
+def test_any_number_of_ranks_may_continue_a_receipt(tmp_path: Path, factors: Any) -> None:
+    path = tmp_path / "receipt.json"
+    first = begun(Receipt(path), factors, ranks=2)
+    take(first, 4)
+    before = path.read_bytes()
+    again = Receipt(path)
+    auditor = begun(again, factors, ranks=4)
+    auditor.load_state_dict(first.state_dict())
+    take(auditor, N)
+    again.close()
+    assert supported(path, factors) and json.loads(path.read_text())["noise"]["ranks"] == 2
+    assert compare_receipts([read_json(before), read_json(path.read_bytes())]).supported
