@@ -185,7 +185,7 @@ def _check_privacy(report: Report, receipt: _Document, files: _Files) -> None:
         f"capacity adds make ({stated['epsilon']!r}, {float(delta + overflow)!r})",
         of=PRIVACY,
     )
-    if overflow:
+    if stated["sampling"] != "fixed":
         report.leave(f"capacity: the job states that batches of limited capacity add {at_most(overflow, 3)} to delta")
     secret, without = SECRET_ORDERS.get(stated["sampling"]), _gaussian_delta(epsilon, _mu(receipt))
     if secret is not None:
@@ -255,7 +255,8 @@ def _say_what_is_left(report: Report, receipt: _Document) -> None:
         report.leave("users: the job states that all examples of one user were known to be of that user")
     report.leave("the order: the auditor saw the batches that the job gave it; the job states that it trained on these")
     report.leave(
-        "the noise: the job states that its seed is secret and unguessable, and that its normals are independent"
+        "the noise: the job states that it added it to every step, with this sigma, and that its normals are "
+        "independent and from a secret, unguessable seed"
     )
     report.leave("unknown: how hyperparameters were chosen, and what else was released of these data")
 

@@ -519,6 +519,18 @@ def test_what_a_forger_would_write_is_refused_by_name(
     assert all(sentence.isprintable() for sentence in report.failed)
 
 
+def test_what_no_file_can_refute_is_named_as_the_job_s_word(runs: dict[str, Run]) -> None:
+    """A larger sigma makes a smaller epsilon, and no receipt shows which noise was added; nor a bin's capacity."""
+    forged = copy.deepcopy(runs["in_one_epoch"].document)
+    forged["calibration"]["sigma_of_sums"] *= 4
+    report = check_receipt(signed(adapted(forged, runs["in_one_epoch"])), runs["in_one_epoch"].files)
+    assert report.supported and forged["epsilon"] < 0.5
+    for run in runs.values():
+        said = "".join(check_receipt(run.text, run.files).not_checked)
+        assert "the job states that it added it to every step, with this sigma" in said
+        assert ("of limited capacity add 0 to delta" in said) == (run.document["calibration"]["sampling"] != "fixed")
+
+
 def test_large_sigma_is_answered_at_once(runs: dict[str, Run]) -> None:
     """The exponent of its delta is beyond all numbers that fit in memory."""
     forged = runs["in_one_epoch"].document
