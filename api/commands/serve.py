@@ -232,7 +232,7 @@ def scores(
     lines = [
         f"{outcome}: ({at_most(report.claimed_epsilon)}, {at_most(report.delta)})",
         f"guesses       {report.correct} of {report.guesses} correct, of {report.examples} examples",
-        f"probability   at most {report.p_value:.3g} of so many, if the claim is true",
+        f"probability   at most {at_most(report.p_value, 3)} of so many, if the claim is true",
         f"epsilon       at least {at_least(report.epsilon, 4)} at this delta, with confidence {report.confidence:g}",
     ]
     return document, "\n".join(lines), ExitCode.VERIFICATION_FAILED if report.refutes else ExitCode.OK

@@ -31,6 +31,7 @@ from factorize.checker.strategy import FactorFile, Strategy
 from factorize.checker.structures.base import toeplitz_array
 from factorize.checker.utility import ROAD_FAILURES
 from factorize.errors import CertificateError
+from factorize.format.quantities import at_most
 
 LIMITS = {"float64": 2.0**-40, "float32": 2.0**-18}
 """The largest residual relative to the workload's largest column sum, by the type in which B is stored."""
@@ -66,7 +67,7 @@ def check_decoder(
     limit = LIMITS[entry["dtype"]] * max(sums, 1.0)
     report.require(
         largest <= limit,
-        f"B C = A up to {largest:.3g} per entry, rounding bounded in advance, for the stored B",
+        f"B C = A up to {at_most(largest, 3)} per entry, rounding bounded in advance, for the stored B",
         f"B C differs from A by {largest:.3g}, above the limit {limit:.3g}",
         of=DECODER,
     )
@@ -163,7 +164,7 @@ def check_noising(report: Report, file: FactorFile, noising: Noising | str) -> N
             of=INVERSE,
         )
         return
-    report.prove(f"the stored C_inv and C multiply to I up to {float(noising.distance):.3g} in norm", of=INVERSE)
+    report.prove(f"the stored C_inv and C multiply to I up to {at_most(noising.distance, 3)} in norm", of=INVERSE)
     proved = None if noising.squared is None else square_root_up(noising.squared)
     if noising.squared is None:
         report.refute(f"{text}: no sensitivity of its encoder N^-1 is proved", of=INVERSE)

@@ -13,6 +13,7 @@ import numpy as np
 from factorize.format.claims import is_exact
 from factorize.format.labels import describe_spec
 from factorize.format.manifest import ENDLESS_STEPS, Manifest
+from factorize.format.quantities import at_least, at_most
 from factorize.format.tensors import MatrixName
 
 MAX_DRAWN_STEPS = 4096
@@ -40,8 +41,9 @@ def sentences(manifest: Manifest) -> list[str]:
     stated, loss, bound = certificate["sensitivity"], certificate["loss"], certificate["lower_bound"]
     kind = "the exact maximum" if is_exact(stated) else "an upper bound"
     texts = [
-        f"One example can change C times the gradients by at most {stated['value']:.6g} if each of its contributions "
-        f"has norm 1 or less: {kind} (rule: {stated['rule']}; participation: {stated['participation']['kind']}).",
+        f"One example can change C times the gradients by at most {at_most(stated['value'])} if each of its "
+        f"contributions has norm 1 or less: {kind} (rule: {stated['rule']}; participation: "
+        f"{stated['participation']['kind']}).",
         f"With noise of one sensitivity, the outputs have an error of {_number(loss['rmse'])} (root mean square) "
         f"overall, and at most {_number(loss['max_error'])} in any one; the objective, a variance, is "
         f"{_number(loss['objective'])}.",
@@ -50,8 +52,8 @@ def sentences(manifest: Manifest) -> list[str]:
         texts.append("No lower bound is known for this participation and objective.")
     else:
         texts.append(
-            f"No strategy matrix has an objective below {bound['objective']:.6g} ({bound['rule']}): this one is within "
-            f"{100 * max(certificate['relative_gap'], 0.0):.3g} % of it."
+            f"No strategy matrix has an objective below {at_least(bound['objective'])} ({bound['rule']}): this one is "
+            f"within {100 * max(certificate['relative_gap'], 0.0):.3g} % of it."
         )
     if not certificate["converged"]:
         texts.append(

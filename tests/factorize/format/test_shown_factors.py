@@ -52,6 +52,14 @@ def test_factors_in_a_file_answer_as_those_in_memory(whole: Factorization, light
         other.noise(scale, 3, seed=2**90 + 1)
 
 
+def test_bounds_in_words_are_rounded_outwards(whole: Factorization) -> None:
+    certificate = whole.manifest.certificate
+    bound = {"objective": 1.9999997, "rule": "by hand"}
+    stated = {**certificate, "sensitivity": {**certificate["sensitivity"], "value": 1.0000004}, "lower_bound": bound}
+    words = " ".join(sentences(Manifest({**whole.manifest, "certificate": {**stated, "relative_gap": 0.1}})))
+    assert "by at most 1.00001 if" in words and "objective below 1.99999 (by hand)" in words
+
+
 def test_some_rows_or_all_of_them(whole: Factorization, light: Factors) -> None:
     for factors in (whole, light):
         assert np.array_equal(np.stack(list(factors.rows("C"))), light.C)
