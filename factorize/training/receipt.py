@@ -49,7 +49,8 @@ class Receipt:
     last write, so that two receipts of one process cannot go on either.
 
     Args:
-        path: path of the file; links are followed. If it holds an open receipt of the same run, that one is continued.
+        path: path of the file; links are followed. An open receipt of the same run is continued, and one of a run that
+            took no step is replaced.
         others: mu of other runs on the same data, by name; the receipt then also states what all of them guarantee
             together.
         trials: number of runs like this one that were made and released, or `BestOf(mean)` if only the best one of a
@@ -220,7 +221,7 @@ class Receipt:
         )
 
     def _kept(self) -> JsonObject | None:
-        """Return the open and undamaged receipt in the file; None where there is no file."""
+        """Return the open and undamaged receipt in the file; None where no file, or no step, was written."""
         self._on_disk = self._read()
         if self._on_disk is None:
             return None
@@ -231,7 +232,7 @@ class Receipt:
             raise InvalidParameter(message, field="receipt") from None
         if kept["steps"]["ended"]:
             raise InvalidParameter(f"{self.path} is the receipt of a finished run; give another path", field="receipt")
-        return kept
+        return kept if kept["steps"]["processes"] else None  # nothing is released yet: a notebook's cell runs again
 
     def _count(self, step: int) -> None:
         """Add a step that is about to be released, counted from 0, to the steps of this process.

@@ -25,6 +25,7 @@ from door_contract import (
     check_more,
     factors,
     of_going_back,
+    take_a_step,
 )
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -207,6 +208,7 @@ class Rounds(Door):
 
     def _receipt(self, folder: Path) -> None:
         self.begin(folder / "one", receipt=Receipt(folder / "receipt.json"))
+        take_a_step(folder / "receipt.json")
         self.begin(folder / "two", clip=2 * CLIP, receipt=Receipt(folder / "receipt.json"))
 
     def _second_server(self, folder: Path) -> None:

@@ -36,6 +36,7 @@ from door_contract import (
     of_sums,
     of_unseen_batches,
     refused,
+    take_a_step,
 )
 from jax import numpy as jnp
 
@@ -464,6 +465,7 @@ class Made(Door):
 
     def _receipt(self, folder: Path) -> None:
         self.made(receipt=Receipt(folder / "receipt.json")).noise.close()
+        take_a_step(folder / "receipt.json")
         self.made(receipt=Receipt(folder / "receipt.json"), clip_norm=2 * CLIP)
 
 

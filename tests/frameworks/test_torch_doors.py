@@ -35,6 +35,7 @@ from door_contract import (
     of_looks,
     of_sums,
     of_unseen_batches,
+    take_a_step,
 )
 from opacus import GradSampleModule
 from opacus.data_loader import DPDataLoader
@@ -777,6 +778,7 @@ class Made(Door):
 
     def _receipt(self, folder: Path) -> None:
         self.made(receipt=Receipt(folder / "receipt.json")).optimizer.noise.close()
+        take_a_step(folder / "receipt.json")
         self.made(receipt=Receipt(folder / "receipt.json"), clip=2 * CLIP)
 
     def _trained(self, run: Job, **loss: Any) -> None:

@@ -242,7 +242,8 @@ def test_a_run_that_was_killed_and_continues(tmp_path: Path, taken_again: int, u
 
 def test_a_receipt_is_continued_by_its_own_run_alone(tmp_path: Path) -> None:
     path = tmp_path / "receipt.json"
-    begun(path)
+    _, auditor, batch = begun(path)
+    auditor.record(batch(0))
     with pytest.raises(InvalidParameter, match="another run"):
         in_fixed_order(tmp_path)
     path.write_text("{}")

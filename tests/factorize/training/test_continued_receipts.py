@@ -11,6 +11,7 @@ import pytest
 import factorize
 from factorize.checker.receipt import check_receipt, compare_receipts
 from factorize.encoding import read_json
+from factorize.errors import InvalidParameter
 from factorize.training.auditor import ParticipationAuditor
 from factorize.training.receipt import Receipt
 from factorize.training.statement import PrivacyStatement
@@ -24,12 +25,12 @@ def factors() -> Any:
     return factorize.solve("prefix", n=N, epochs=3, mechanism="identity")
 
 
-def begun(receipt: Receipt, factors: Any, *, ranks: int = 1) -> ParticipationAuditor:
+def begun(receipt: Receipt, factors: Any, *, ranks: int = 1, noise: str = "1" * 64) -> ParticipationAuditor:
     calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
     auditor = ParticipationAuditor.of(calibration, N)
     about = {"steps": N, "examples": 2, "used": 2, "sampling": "fixed", "unit": "example", "ranks": ranks}
     statement = PrivacyStatement(calibration, factors.digest, **about)
-    receipt.begin(statement, [factors], auditor, generator="sfc64", dtype="float32", commitments=["1" * 64])
+    receipt.begin(statement, [factors], auditor, generator="sfc64", dtype="float32", commitments=[noise])
     return auditor
 
 
@@ -54,6 +55,19 @@ def test_a_process_that_takes_no_step_keeps_what_the_first_has_counted(tmp_path:
     steps = json.loads(path.read_text())["steps"]
     assert (steps["counted"], steps["participations"], steps["separation"]) == (COUNTED, 2, 2)
     assert supported(path, factors)
+
+
+def test_a_receipt_of_no_steps_is_replaced(tmp_path: Path, factors: Any) -> None:
+    """A notebook's cell runs again, with another seed, before anything was released; the first job releases no more."""
+    path = tmp_path / "receipt.json"
+    first = begun(Receipt(path), factors, noise="1" * 64)
+    again = begun(Receipt(path), factors, noise="2" * 64)
+    with pytest.raises(InvalidParameter, match="has changed since this run wrote it"):
+        take(first, 1)
+    take(again, 1)
+    with pytest.raises(InvalidParameter, match=r"receipt of another run \(noise differs\)"):
+        begun(Receipt(path), factors, noise="3" * 64)
+    assert json.loads(path.read_text())["noise"]["commitments"] == ["2" * 64]
 
 
 def test_any_number_of_ranks_may_continue_a_receipt(tmp_path: Path, factors: Any) -> None:
