@@ -87,8 +87,8 @@ class CyclicPoissonSampling(Sampling):
         if source.bands is None and source.memory is not None:
             source = replace(source, bands=source.memory + 1)
         if source.bands is None and source.automatic:
-            message = "cyclic_poisson needs the number of bands that C may have; give bands=, or a banded factorization"
-            raise InvalidParameter(message, field="bands")
+            need = f"{batching.sampling} needs the number of bands that C may have"
+            raise InvalidParameter(f"{need}; give bands=, or a banded factorization", field="bands")
         steps = batching.epochs * max(1, examples // batching.size)
         single = self.even or source.bands is None or source.bands == 1
         source = self.ask_for_best(source, job, steps)

@@ -367,8 +367,9 @@ class TestAuto:
         assert made.statement.calibration.groups == 3
         dp_sgd = private("auto", solve=solve, sampling="cyclic_poisson", bands=1)
         assert dp_sgd.statement.calibration.groups == 1 and len(train(dp_sgd)) == N
-        with pytest.raises(InvalidParameter, match="bands="):
-            private("auto", solve=solve, sampling="cyclic_poisson")
+        for sampling in ("cyclic_poisson", "b_min_sep"):
+            with pytest.raises(InvalidParameter, match=f"{sampling} needs the number of bands .* give bands="):
+                private("auto", solve=solve, sampling=sampling)
 
     def test_bands_that_are_best_under_b_min_sep(self):
         asked = []
