@@ -64,12 +64,12 @@ def main(arguments: list[str] | None = None) -> int:
     except FactorizeError as error:
         print(f"NOT SUPPORTED  {in_one_line(str(error))}", file=sys.stderr)
         return EXIT_FALSE
-    found = list(reports.values())
+    found = [report for _, report in reports]
     if options.output == "json":
-        documents = [{"file": name, **_document(report)} for name, report in reports.items()]
+        documents = [{"file": name, **_document(report)} for name, report in reports]
         print(json.dumps(documents if len(documents) > 1 else documents[0], indent=2))
     elif options.output == "text" or verdict(found[0])[1] not in (0, EXIT_OPEN):
-        for name, report in reports.items():
+        for name, report in reports:
             print(f"{in_one_line(name)}: " * (len(reports) > 1) + text(report))
     else:
         print(page(PAGES[options.output], found[0], json.loads(receipt)), end="")
@@ -81,8 +81,8 @@ def _path(text: str) -> Path:
     return Path(os.path.expanduser(text))
 
 
-def _check(options: argparse.Namespace) -> tuple[dict[str, Report], bytes]:
-    """Return by name the reports on all receipts and the one that compares them; and the first receipt's text."""
+def _check(options: argparse.Namespace) -> tuple[list[tuple[str, Report]], bytes]:
+    """Return names and reports of all receipts and of their comparison, and the first receipt's text."""
     # Without its extras, the main package does not bring python-flint.
     from factorize.checker.receipt import check_receipt, compare_receipts
 
@@ -97,15 +97,16 @@ def _check(options: argparse.Namespace) -> tuple[dict[str, Report], bytes]:
         if signed is not None:
             report.stated = (*report.stated, SIGNATURE)
             report.prove(f"the receipt was signed: {signed}", of=SIGNATURE)
-        return {str(options.receipt): report}, receipts[0][1]
+        return [(str(options.receipt), report)], receipts[0][1]
     if options.signature or options.model or options.output in PAGES:
         raise InvalidParameter("--signature, --model and pages work with one receipt; leave out the others")
     by_digest = {read_factor_file(data).manifest["digest"]: data for data in factors}
-    reports = {}
-    for name, data in receipts:
-        reports[name] = check_receipt(data, [file for digest, file in by_digest.items() if digest.encode() in data])
-    if all(report.supported for report in reports.values()):
-        reports["together"] = compare_receipts([read_json(data) for _, data in receipts])
+    reports = [
+        (name, check_receipt(data, [file for digest, file in by_digest.items() if digest.encode() in data]))
+        for name, data in receipts
+    ]
+    if all(report.supported for _, report in reports):
+        reports.append(("together", compare_receipts([read_json(data) for _, data in receipts])))
     return reports, receipts[0][1]
 
 

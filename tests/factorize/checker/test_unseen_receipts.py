@@ -42,6 +42,19 @@ def test_a_receipt_that_was_not_proved_is_not_verified(forged: list[str], capsys
     assert (told["verified"], told["open"], told["complete"]) == (False, False, False)
 
 
+def test_no_name_of_a_file_hides_its_report(
+    forged: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report on all receipts is called together, as a receipt may be."""
+    both = {"together": json.loads(Path(forged[0]).read_text()), "other.json": in_fixed_order(tmp_path).document}
+    for place, (name, document) in enumerate(both.items()):
+        document["noise"]["commitments"] = [str(place) * 64]
+        (tmp_path / name).write_bytes(signed(document))
+    monkeypatch.chdir(tmp_path)
+    assert main(["together", "other.json", forged[1], "0.safetensors"]) == 6
+    assert "together: NOT ALL SEEN" in capsys.readouterr().out
+
+
 def test_a_page_of_an_open_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = in_fixed_order(tmp_path).document
     document["steps"]["ended"] = False
