@@ -16,6 +16,7 @@ import typer.main
 from factorize import __version__
 from factorize.api.terminal.output import Commands, ExitCode, OutputForm, VerificationFailed, emit, failure_of, remark
 from factorize.api.terminal.spec_command import SpecCommand
+from factorize.encoding import in_one_line
 from factorize.errors import FactorizeError, extras_named
 
 NAME = "factorize"
@@ -181,5 +182,5 @@ def _fail(form: OutputForm, code: ExitCode, document: dict[str, object], lines: 
             return int(end.exit_code)
     else:
         for line in lines:
-            remark(f"error: {line}")
+            remark(f"error: {in_one_line(line)}")
     return code

@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         reports, receipt = _check(options)
     except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"error: {in_one_line(str(error.filename))}: {error.strerror}", file=sys.stderr)
         return USAGE
     except ImportError as missing:
         package = str(missing.name).partition(".")[0]
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"NOT ALL SEEN  {in_one_line(str(limit) or 'this machine has too little memory')}", file=sys.stderr)
         return EXIT_NOT_LOOKED_AT
     except InvalidParameter as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {in_one_line(str(error))}", file=sys.stderr)
         return USAGE
     except FactorizeError as error:
         print(f"NOT SUPPORTED  {in_one_line(str(error))}", file=sys.stderr)

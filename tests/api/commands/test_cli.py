@@ -33,6 +33,7 @@ from factorize import __version__, solve
 from factorize.api.commands import application
 from factorize.api.commands.batch_report import COLUMNS
 from factorize.api.terminal.targets import write_whole
+from factorize.checker.__main__ import main as factorize_check
 from factorize.errors import (
     CertificateError,
     CorruptObject,
@@ -900,6 +901,18 @@ def _read_terminal(leader: int) -> str:
 
 
 # Exit codes
+
+
+@pytest.mark.parametrize("name", ["x\nverified", "x\x1b[1mverified", "x\u202everified"])
+def test_no_name_of_a_file_adds_a_line_to_an_error(
+    within: CommandLine, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (("verify", name), ("receipt", "--statement", name)):
+        (line,) = within(*arguments).error(2).splitlines()
+        assert line.isprintable() and line.startswith("error: x")
+    assert factorize_check([name, "f"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable() and line.startswith("error: ")
 
 
 @pytest.mark.parametrize(
