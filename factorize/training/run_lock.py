@@ -1,7 +1,8 @@
 """The lock of a run: one process at a time continues a receipt or a checkpoint, since two would use one noise twice.
 
-It is the kernel's record lock on `FILE.lock` beside the continued file. It ends with its process, however that
-ends, and no fork inherits it. The lock's file names its holder, for the message to the second process.
+It is the kernel's lock on `FILE.lock` beside the continued file, by flock: a record lock would end when its process
+closes any descriptor of that file, as after a copy of the folder. It ends with its process, however that ends, and no
+fork keeps it. The lock's file names its holder, for the message to the second process.
 """
 
 from __future__ import annotations
@@ -16,8 +17,16 @@ from factorize.format.container import local_path
 
 _MAX_HOLDER_BYTES = 300
 """The most bytes of the holder's name in the lock's file: a host's name has at most 253 characters."""
-_held: dict[Path, tuple[int, RunLock]] = {}  # descriptors stay open, since to close one would end the process's lock
-os.register_at_fork(after_in_child=_held.clear)
+_held: dict[Path, tuple[int, RunLock]] = {}
+
+
+def _forget() -> None:
+    """Close what a fork has inherited, so that a lock ends with the process that took it."""
+    while _held:
+        os.close(_held.popitem()[1][0])
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def real_path(path: str | os.PathLike[str]) -> Path:
@@ -63,11 +72,11 @@ class RunLock:
     def _take(self, field: str) -> int:
         descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.read(descriptor, _MAX_HOLDER_BYTES).decode(errors="replace").strip()
             os.close(descriptor)
-            if not isinstance(error, BlockingIOError | PermissionError):  # POSIX allows both for a lock that is held
+            if not isinstance(error, BlockingIOError):
                 raise
             raise InvalidParameter(
                 f"{self._path.with_suffix('')} is in use by {holder or 'another process'}, and a second process would "

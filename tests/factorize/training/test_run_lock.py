@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -36,6 +37,22 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -
                 RunLock(path, field="path")
         os.kill(other.pid, signal.SIGKILL)
     RunLock(path, field="path").release()
+
+
+def test_who_reads_the_lock_s_file_does_not_end_the_lock(tmp_path: Path) -> None:
+    """As the holder itself does where it copies its folder; and a fork that goes on after its parent keeps none."""
+    path = tmp_path / "run.json"
+    lock = RunLock(path, field="path")
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    assert refused_in_a_fork(path)
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        os.read(reader, 1)
+        os._exit(0)
+    lock.release()
+    assert not refused_in_a_fork(path)
+    os.write(writer, b"x")
+    os.waitpid(child, 0)
 
 
 def test_in_one_process_the_last_holder_has_it_and_a_fork_has_not(tmp_path: Path) -> None:
