@@ -367,11 +367,10 @@ class FederatedRounds(Secret):
             if behind == 1 and count_step is not None:  # the server was killed between the two writes
                 count_step(self.step - 1)
             elif behind:
-                raise InvalidParameter(
-                    f"the receipt has {receipt.taken} rounds but the state {self.step}, so going on would use noise "
-                    "twice; restore the newest state",
-                    field="path",
-                )
+                why = "no receipt would count all rounds" if behind > 0 else "going on would use noise twice"
+                newest = "receipt" if behind > 0 else "state"
+                message = f"the receipt has {receipt.taken} rounds but the state {self.step}, so {why}"
+                raise InvalidParameter(f"{message}; restore the newest {newest}", field="path")
 
         def commit(step: int) -> None:
             self._save()

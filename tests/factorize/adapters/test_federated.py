@@ -274,9 +274,15 @@ def test_another_run_is_refused(tmp_path: Path, factors: Factorization) -> None:
     ):
         with pytest.raises(InvalidParameter, match=told):
             rounds_in(tmp_path, factors, **change)
+    newest = (tmp_path / "state").read_bytes()
     (tmp_path / "state").write_bytes(old)
-    with pytest.raises(InvalidParameter, match="the receipt has 2 rounds but the state 1"):
+    with pytest.raises(InvalidParameter, match="2 rounds but the state 1, so .* noise twice; restore the newest state"):
         rounds_in(tmp_path, factors, receipt=Receipt(tmp_path / "receipt.json"))
+    (tmp_path / "state").write_bytes(newest)
+    with pytest.raises(
+        InvalidParameter, match="0 rounds but the state 2, so no receipt .*; restore the newest receipt"
+    ):
+        rounds_in(tmp_path, factors, receipt=Receipt(tmp_path / "other.json"))
     (tmp_path / "state").write_bytes(old[:-1])
     with pytest.raises(InvalidParameter, match="is damaged"):
         rounds_in(tmp_path, factors)
