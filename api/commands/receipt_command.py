@@ -42,6 +42,7 @@ def receipt(
         held = read_receipt(given)
     except (MalformedJson, ClaimRefused) as reason:
         raise CorruptObject(f"{target} is not a receipt, or is damaged: {reason}") from None
+    refuse_repeated(held)
     if factors is not None:
         shown = _so_far(held, open_target(factors, store), delta)
         with file_of(factors, store) as path:
@@ -75,7 +76,6 @@ def receipt(
 
 def _so_far(held: JsonObject, run: Factorization, delta: float | None) -> Shown:
     """Return the epsilon of the steps that a receipt has counted."""
-    refuse_repeated(held)
     named, steps = held["factors"][0]["digest"], steps_of(held)
     if run.digest != named:
         raise InvalidParameter(f"the receipt names {named}, but the factors are {run.digest}", field="factors")

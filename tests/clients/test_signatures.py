@@ -289,6 +289,10 @@ def test_no_statement_on_what_a_receipt_does_not_say(home: Path) -> None:
     ]
     command("receipt", "--statement", receipt, "--to", "plain.json")
     assert json.loads((home / "plain.json").read_text()) == json.loads(text)
+    twice = json.loads(Path(receipt).read_text())
+    twice["steps"] |= {"processes": [[0, 4], [2, 8]], "chain": twice["steps"]["chain"] * 2}
+    (home / "twice.json").write_bytes(signed(twice))
+    assert "steps 2 to 4 were taken twice" in command("receipt", "--statement", "twice.json").error(2)
     (home / "damaged.json").write_text(Path(receipt).read_text().replace("1e-05", "1e-06"))
     for arguments, code in (
         ([receipt], 2),
