@@ -238,11 +238,10 @@ def _gap(row: JsonObject) -> str:
 def _bounds(table: JsonObject) -> list[str]:
     bound = table["lower_bound"]
     lines = ["no lower bound is known" if bound is None else f"lower bound {bound['objective']:.9g} ({bound['rule']})"]
-    return lines + [
-        f"lower bound under {name}: {one['objective']:.9g} at this privacy, rmse {one['objective'] ** 0.5:.5g}"
-        f" ({one['rule']})"
-        for name, one in table["sampled_bounds"].items()
-    ]
+    for name, one in table["sampled_bounds"].items():
+        rmse = f", rmse {one['objective'] ** 0.5:.5g}" if table["objective"] == "mean" else ""
+        lines.append(f"lower bound under {name}: {one['objective']:.9g} at this privacy{rmse} ({one['rule']})")
+    return lines
 
 
 def _choose(table: JsonObject, sampled: bool) -> list[str]:

@@ -79,3 +79,12 @@ def test_two_ways_to_say_the_memory_are_refused() -> None:
         read_request({"spec": {"workload": {"kind": "prefix", "n": 4}}, "buffers": 1, "budgets": [2]})
     with pytest.raises(InvalidParameter, match="give one or the other"):
         compare(factorize.Spec.of("prefix", n=4), budgets=[-1])
+
+
+def test_only_the_mean_objective_bounds_the_error_that_rows_show() -> None:
+    asked: dict[str, Any] = {"n": 4, "epochs": 2, "epsilon": 2.0, "delta": 0.01, "samplings": ["balls_in_bins"]}
+    mean = factorize.compare("prefix", **asked, progress=False)
+    summed = factorize.compare("prefix", **asked, weights=[1.0] * 4, progress=False)  # four times the mean
+    bound = mean.document["sampled_bounds"]["balls_in_bins"]["objective"]
+    assert f"at this privacy, rmse {bound**0.5:.5g}" in repr(mean)
+    assert f"lower bound under balls_in_bins: {4 * bound:.5g}"[:-1] in repr(summed) and ", rmse" not in repr(summed)
