@@ -114,12 +114,13 @@ def below(path: str) -> Iterator[None]:
         _prefix.reset(token)
 
 
-def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> ProblemAnswer:
+def problem_of(error: tree.FactorizeError, *, body: bytes | None = None, part: str = "") -> ProblemAnswer:
     """Return the problem that an expected error is.
 
     Args:
         error: the error.
         body: the request's body, where the error is about it.
+        part: pointer of the part of the body that pointers of the error begin from; names are of the whole body.
     """
     away = "unavailable" if isinstance(error, tree.StoreError | tree.ServiceError) else "internal"
     slug = next((slug for kind in type(error).__mro__ if (slug := getattr(kind, "slug", "")) in KINDS), away)
@@ -142,12 +143,12 @@ def problem_of(error: tree.FactorizeError, *, body: bytes | None = None) -> Prob
     elif isinstance(error, tree.InvalidSpec):
         extra["errors"] = [{"pointer": v.pointer, "detail": v.message} for v in error.violations]
     elif isinstance(error, tree.InvalidParameter) and error.field:
-        extra["errors"] = [{"pointer": _pointer(error.field), "detail": str(error)}]
+        extra["errors"] = [{"pointer": _pointer(error.field, part), "detail": str(error)}]
     return ProblemAnswer(slug, str(error) if KINDS[slug].status < 500 else without_places(str(error)), extra=extra)
 
 
-def _pointer(field: str) -> str:
-    return field if field.startswith("/") else f"/{field}"
+def _pointer(field: str, part: str = "") -> str:
+    return part + field if field.startswith("/") else f"/{field}"
 
 
 def _is_json(body: bytes) -> bool:

@@ -91,7 +91,7 @@ async def _answer(kind: str, call: Call) -> Response:
         digest, memory_mb = await run_sync(question.check, asked, service, caller, find)
         seconds = await run_sync(question.estimate_seconds, asked)
     except FactorizeError as error:
-        raise problem_of(error, body=body) from error
+        raise problem_of(error, body=body, part=question.part) from error
     core_seconds = (question.threads or service.pool.processors) * seconds if isfinite(seconds) else 0.0
     request = {"request": asked.document(), "digest": digest}
     key = json_digest({"question": kind, **request})
@@ -222,17 +222,17 @@ def _ask(
             )
             answer = place.pair.solver.ask(kind, {**request, "store": service.store.url}, limits, report)
         except FactorizeError as error:
-            raise _problem(error, question.remedy) from error
+            raise _problem(error, question) from error
     return canonical_json(answer)
 
 
-def _problem(error: FactorizeError, remedy: str) -> ProblemAnswer:
+def _problem(error: FactorizeError, question: QuestionKind[Any]) -> ProblemAnswer:
     """Return the problem of a question without an answer: a refusal in its own words, else no word of where it ran."""
     if isinstance(error, WorkerEnded) and error.ending in (Ending.TIMEOUT, Ending.OUT_OF_MEMORY):
-        return ProblemAnswer("too-large", f"{without_places(str(error))}; {remedy}")
+        return ProblemAnswer("too-large", f"{without_places(str(error))}; {question.remedy}")
     if isinstance(error, WorkerEnded) and error.ending is not Ending.FAILED:
         return ProblemAnswer("unavailable", without_places(str(error)))
-    problem = problem_of(error)
+    problem = problem_of(error, part=question.part)
     if problem.slug != "internal":
         return problem
     return ProblemAnswer("unsupported-problem", without_places(str(error)))

@@ -62,6 +62,7 @@ class QuestionKind(ABC, Generic[Asked]):
         body: what is posted; its name is that of its schema.
         example: an example of that.
         reply: name of the schema of the answer.
+        part: pointer of the part of the body that a refusal's pointers begin from.
         work: kind of place; see `api/http/work_gate.py`.
         remedy: what to do about one that takes too much.
         seconds: wall limit.
@@ -73,6 +74,7 @@ class QuestionKind(ABC, Generic[Asked]):
     body: type[Frozen]
     example: Mapping[str, object]
     reply: str
+    part = ""
     work: str
     remedy: str
     seconds = 600.0
@@ -115,7 +117,7 @@ class PredictionRequest(Frozen, use_attribute_docstrings=True):
 class _Predict(QuestionKind[PredictionRequest]):
     """Answer a question of `factorize.predict`, about a stored factorization where it is about one."""
 
-    path, scope, body, reply = "/v1/predict", Scope.READ, PredictionRequest, "Prediction"
+    path, scope, body, reply, part = "/v1/predict", Scope.READ, PredictionRequest, "Prediction", "/question"
     example = {"question": {"kind": "mean_estimation", "learning_rate": 0.05, "rho": 0.5}}
     work, seconds, threads = "question", PREDICTION_SECONDS, 1
     remedy = "ask for less, or ask `factorize predict`, which has no limit"
@@ -162,7 +164,7 @@ class _Compare(QuestionKind[CompareRequest]):
     then `done` with the table or `failed` with the problem. Closing the connection ends the comparison.
     """
 
-    path, body, reply = "/v1/compare", CompareRequest, "Comparison"
+    path, body, reply, part = "/v1/compare", CompareRequest, "Comparison", "/spec"
     example = {"spec": {"workload": {"kind": "prefix", "n": 64}}, "buffers": 4}
     work, remedy = "comparison", "use a smaller n, or `factorize compare` with --max-seconds"
 

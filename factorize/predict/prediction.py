@@ -138,7 +138,7 @@ def rows_wanted(inverse: Inverse | None, kind: str) -> Inverse:
     if inverse is None:
         raise ConditionNotMet(
             f"'{kind}' needs a factorization; give one (a file, a digest or a spec that is stored)",
-            field="/factorization",
+            field="factorization",
         )
     return inverse
 
@@ -153,6 +153,6 @@ def certified_sensitivity(inverse: Inverse) -> float:
     if certificate is None:
         raise ConditionNotMet(
             "this needs the sensitivity of C, and rows alone have no certificate; give a factorization",
-            field="/factorization",
+            field="factorization",
         )
     return float(certificate.sensitivity.value)

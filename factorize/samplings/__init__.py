@@ -32,9 +32,9 @@ _UNCOVERED_SAMPLINGS = {
 }
 
 
-def sampling_of(name: str) -> Sampling:
-    """Return the sampling with a name; raise InvalidParameter where it is unknown, or has no accountant here."""
+def sampling_of(name: str, *, field: str = "sampling") -> Sampling:
+    """Return the sampling that a field names; raise InvalidParameter if it is unknown, or has no accountant here."""
     if not isinstance(name, str) or name not in SAMPLINGS:
         reason = _UNCOVERED_SAMPLINGS.get(str(name), f"use one of {', '.join(SAMPLINGS)}")
-        raise InvalidParameter(f"sampling={str(name)[:20]!r} is not supported: {reason}", field="sampling")
+        raise InvalidParameter(f"sampling={str(name)[:20]!r} is not supported: {reason}", field=field)
     return SAMPLINGS[name]

@@ -80,7 +80,8 @@ def chosen_samplings(
     """
     own = () if spec.sampling is None else (spec.sampling.kind,)
     names = named if named is not None else tuple(SAMPLINGS) if sizes.sized else own
-    chosen = tuple(name for name in SAMPLINGS if name in {sampling_of(one).name for one in names} - {"fixed"})
+    wanted = {sampling_of(one, field="samplings").name for one in names} - {"fixed"}
+    chosen = tuple(name for name in SAMPLINGS if name in wanted)
     if (chosen or sizes.sized) and (privacy is None or privacy.epsilon is None or privacy.delta is None):
         raise InvalidParameter(
             "sampling (dataset_size and batch_size, or samplings) needs epsilon and delta to amplify; give both",
