@@ -68,8 +68,10 @@ class UserMatrix(Workload):
     def array(self) -> np.ndarray:
         """The numbers, shape (m, n); raises InvalidWorkload where only their digest is known."""
         if self._array is None:
-            known = f"the spec names the matrix {self.sha256} without its numbers"
-            raise InvalidWorkload(f"{known}; upload it first (POST /v1/matrices)")
+            raise InvalidWorkload(
+                f"the spec names the matrix {self.sha256} without its numbers; give the array to `solve`, or to the "
+                "factors of a file by `opened(matrices={sha256: array})`; a service needs it first (POST /v1/matrices)"
+            )
         return self._array
 
     def bind(self, array: np.ndarray) -> UserMatrix:

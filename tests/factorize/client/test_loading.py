@@ -22,6 +22,7 @@ from factorize.errors import (
     CorruptObject,
     InvalidParameter,
     InvalidSpec,
+    InvalidWorkload,
     NotFound,
     ServiceUnreachable,
     StoreUnavailable,
@@ -313,3 +314,14 @@ def test_what_is_no_path_is_named_in_few_words(toeplitz, tmp_path):
             toeplitz.noise(toeplitz.calibrate(mu=1.0), shape, seed=1 << 64)
     with pytest.raises(InvalidSpec, match="this ndarray is not a spec"):
         factorize.Factorization.from_strategy(toeplitz.C, toeplitz.spec)
+
+
+def test_a_file_without_its_own_workload_says_where_to_give_it(tmp_path: Path) -> None:
+    own = np.tril(np.arange(1.0, 10.0).reshape(3, 3))
+    solved = factorize.solve(own, progress=False)
+    solved.save(tmp_path / "own.safetensors")
+    held = load(tmp_path / "own.safetensors")
+    with pytest.raises(InvalidWorkload, match=r"opened\(matrices=\{sha256: array\}\)"):
+        _ = held.B
+    named = held.manifest.spec["workload"]["sha256"]
+    np.testing.assert_array_equal(held.opened(matrices={named: own}).B, solved.B)
