@@ -177,7 +177,9 @@ def _way_out(spec: Spec) -> str:
     """Return the command that solves a refused spec with the nearest mechanism that takes it, or nothing."""
     document = spec.document()
     for name, own in spec.user_matrices().items():
-        if own.bound and own.array.size < _MAX_SPEC_CHARACTERS / 2:
+        if own.bound:
+            if own.array.size >= _MAX_SPEC_CHARACTERS / 2:
+                return ""  # no store needs to have the numbers
             document[name] = {"kind": "matrix", "rows": own.array.tolist()}
     for mechanism in _nearest(spec):
         try:

@@ -4,6 +4,7 @@ import itertools
 import json
 import shlex
 
+import numpy as np
 import pytest
 from cases import FAST, PARTICIPATIONS, WORKLOADS, case_of, in_turn
 
@@ -11,6 +12,7 @@ from factorize import solvers
 from factorize.api.commands.application import run
 from factorize.errors import UnsupportedProblem
 from factorize.solvers.register import WAY_OUT
+from factorize.spec import Spec
 
 WHOLE = {"dense": 11, "banded": 3, "buffered_linear": 2}
 """Mechanisms whose refusals are all pasted, for each workload and participation, and the vectors that they keep."""
@@ -60,3 +62,10 @@ def test_the_refusals_of_every_mechanism_end_with_a_command(tmp_path, monkeypatc
         assert all(WAY_OUT in refusal for refusal in refusals), mechanism
         for refusal in refusals[:1]:
             paste(refusal.partition(WAY_OUT)[2], capsys)
+
+
+def test_a_refusal_names_no_numbers_that_only_its_caller_has():
+    for n, ends in ((4, True), (45, False)):
+        own = Spec.of(np.tril(np.ones((n, n))), min_sep=1, objective="max", mechanism="dense")
+        refusal = refusal_of(own)
+        assert refusal is not None and (WAY_OUT in refusal) == ends and "sha256" not in refusal
