@@ -62,6 +62,11 @@ def takes_numbers(annotation: object) -> bool:
     return bool({int, float} & set(_leaves(annotation)))
 
 
+def takes_list(annotation: object) -> bool:
+    """Return whether a type allows a list."""
+    return get_origin(annotation) is list or any(map(takes_list, get_args(annotation)))
+
+
 def literals_in(annotation: object) -> tuple[str, ...]:
     """Return the words that a type allows."""
     return tuple(part for part in _leaves(annotation) if isinstance(part, str))

@@ -6,14 +6,15 @@ whose kinds have it, and a part whose fields are given has the one kind with the
 """
 
 import difflib
-import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, get_args
 
-from factorize.errors import InvalidParameter
-from factorize.plain_data.fields import TAGS, PlainField, fields_of, kinds_in, literals_in
+from factorize.encoding import read_json
+from factorize.errors import InvalidParameter, MalformedJson
+from factorize.plain_data.fields import TAGS, PlainField, fields_of, kinds_in, literals_in, takes_list
 
 Path = tuple[str, ...]
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
@@ -69,7 +70,8 @@ def document_of_words(of: type, given: Mapping[str, object]) -> dict[str, object
         word = _word(of, name, None)
         if word.parts:
             if isinstance(value, str):
-                value = {"kind": value} if value in word.parts or _NAME.fullmatch(value) else value_of(value, ())
+                named = value in word.parts or _NAME.fullmatch(value)
+                value = {"kind": value} if named else value_of(value, word.annotations)
             _put(document, word, _copied(value))
         else:
             fields.append((name, value))
@@ -82,15 +84,20 @@ def document_of_words(of: type, given: Mapping[str, object]) -> dict[str, object
 
 
 def value_of(text: str, annotations: tuple[object, ...]) -> object:
-    """Return the value that a text stands for: an allowed word, JSON, or numbers separated by commas."""
+    """Return the value that a text stands for: an allowed word, JSON, or a list of entries separated by commas."""
     if any(text in literals_in(annotation) for annotation in annotations):
         return text
-    for read, tried in ((json.loads, text), (float, text), (json.loads, f"[{text}]")):
-        try:
-            return read(tried)
-        except ValueError:
-            continue
-    return text
+    listed = any(map(takes_list, annotations)) and not text.lstrip().startswith(("[", "{"))
+    try:
+        return read_json(f"[{text}]" if listed else text)
+    except MalformedJson:
+        if listed:
+            return [value_of(entry, ()) for entry in text.split(",")]
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text
 
 
 def _parts(of: type, path: Path = ()) -> Iterator[Word]:
@@ -157,7 +164,7 @@ def _put(found: dict[str, Any], word: Word, value: object) -> None:
             )
     before = place.get(word.name, value)
     both = isinstance(before, dict) and isinstance(value, dict)
-    if (before | value != value | before) if both else before != value:
+    if (before | value != value | before) if both else before is not value and before != value:
         message = f"{word.dotted} is given twice, as {str(before)[:60]} and {str(value)[:60]}; keep one"
         raise InvalidParameter(message, field=word.dotted)
     place[word.name] = before | value if both else value

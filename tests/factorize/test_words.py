@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
-from factorize.errors import InvalidParameter
+from factorize.errors import InvalidParameter, InvalidSpec
 from factorize.plain_data.fields import fields_of, kinds_in
 from factorize.plain_data.words import document_of_words, value_of, words_of
 from factorize.spec import Spec, parse_spec
@@ -159,7 +160,35 @@ def test_every_field_of_every_kind_has_its_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("3", 3), ("0.5", 0.5), (".5", 0.5), ("1,2", [1, 2]), ("true", True), ("a", "a")]
+    ("text", "value"),
+    [
+        *(("3", 3), ("0.5", 0.5), (".5", 0.5), ("1,2", "1,2"), ("true", True), ("a", "a")),
+        *((text, text) for text in ("inf", "nan", "NaN", "-Infinity", "1e400", "[1e400]")),  # no JSON has them
+    ],
 )
 def test_values_are_json_or_words(text: str, value: Any) -> None:
     assert value_of(text, (int,)) == value and type(value_of(text, (int,))) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("2", [2]), ("1,0.5", [1, 0.5]), (".5,.25", [0.5, 0.25]), ("[1]", [1]), ("1,,x", [1, "", "x"]), ("", [])],
+)
+def test_a_list_may_have_one_entry_and_may_be_written_as_numbers_are(text: str, value: Any) -> None:
+    assert value_of(text, (list[float] | None,)) == value
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "pointer"),
+    [
+        *(("tolerance", value, "/tolerance") for value in ("nan", "inf", "NaN", "1e400", math.nan, math.inf)),
+        *(("weights", value, "/objective/weights/0") for value in ("nan,1", "1e400,1", [math.inf, 1.0])),
+        ("weights", "[NaN,1]", "/objective/weights"),
+        ("learning_rates", "1,inf", "/workload/learning_rates/1"),
+    ],
+)
+def test_what_is_no_finite_number_is_refused_at_its_field(word: str, value: object, pointer: str) -> None:
+    workload = "schedule" if word == "learning_rates" else "prefix"
+    with pytest.raises(InvalidSpec) as refused:
+        parse_spec(document_of_words(Spec, {"workload": workload, "n": 2, word: value}))
+    assert [violation.pointer for violation in refused.value.violations] == [pointer]
