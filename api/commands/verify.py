@@ -37,6 +37,7 @@ from factorize.format.container import Container
 from factorize.format.manifest import Manifest
 from factorize.format.quantities import at_most
 from factorize.format.signatures import check_signature
+from factorize.numbers.scalars import finite_real
 from factorize.spec import parse_spec
 from factorize.structures.base import Matrix, StoredMatrix
 
@@ -164,8 +165,9 @@ def verify_strategy(path: Path, participation: str | None, claim: float, holds: 
     Raises:
         VerificationFailed: it is no strategy matrix.
         CorruptObject: the file is damaged.
-        InvalidParameter: the participation is missing, is none, or does not fit the matrix.
+        InvalidParameter: the participation is missing, is none, or does not fit the matrix; or no such claim exists.
     """
+    claim = finite_real("claim", claim, remedy="give the sensitivity that you expect")
     if participation is None:
         raise InvalidParameter(
             '--strategy needs --participation, JSON such as \'{"kind": "single"}\', or --spec, which the matrix is for',

@@ -428,6 +428,8 @@ def test_verify_strategy_refuses_what_it_cannot_read(within: CommandLine, tmp_pa
     assert "one thing" in within("verify", path, "--strategy", path).error(2)
     assert "epochs" in verify('{"kind": "fixed_epochs", "epochs": 2}').error(2)
     assert "n=4" in verify('{"workload": {"kind": "prefix", "n": 4}}').error(2)
+    for number in ("nan", "inf", "0", "-1"):
+        assert "give the sensitivity that you expect" in verify("single", "--claim", number).error(2)
     path.write_bytes(b"\x93NUMPY")
     verify("single").error(4)
 
