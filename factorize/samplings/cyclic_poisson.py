@@ -14,14 +14,13 @@ from factorize.privacy.question import Question, SamplingOptions, level_of
 from factorize.samplings.base import CodeNumbers, Drawn, Sampling
 from factorize.samplings.first_steps import leading_block
 from factorize.structures.base import Matrix
+from factorize.training.bin_draws import derived_key
 from factorize.training.job import Source, TrainingJob
 from factorize.training.sampling import CyclicPoisson
 
 MAX_COLUMN_RATIO = 1.2
 """The largest squared column norm over the mean of all: the noise is then a tenth more than for even columns, and
 `compare` shows those, too."""
-_SECOND_SEED = 0x5A4D504C << 128
-"""A number that is combined with the seed of the noise, so that the sampling has another seed."""
 
 
 class CyclicPoissonSampling(Sampling):
@@ -95,7 +94,8 @@ class CyclicPoissonSampling(Sampling):
         factors = source.find(steps, {"kind": "single"} if single else {"kind": "min_sep", "min_sep": source.bands})
         asked = SamplingOptions(dataset_size=examples, batch_size=batching.size, **job.scale)
         calibration = self.calibrate(factors, job.target, asked)
-        order = self.order(examples, calibration, steps=steps, seed=job.noise.secret ^ _SECOND_SEED)
+        seed = int.from_bytes(derived_key(job.noise.secret, factors.digest), "little")
+        order = self.order(examples, calibration, steps=steps, seed=seed)
         order.check(calibration.sensitivity.participation, factors.steps)
         return Drawn(factors=factors, calibration=calibration, order=order)
 

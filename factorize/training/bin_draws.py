@@ -82,11 +82,11 @@ def checked_key(key: object, public_seed: int | None) -> bytes:
 
 
 def derived_key(seed: int, digest: str) -> bytes:
-    """Return the key of a run's bins, made of the secret seed of its noise.
+    """Return the key of a run's secret order, made of the secret seed of its noise.
 
     Args:
         seed: secret seed, as `secrets.randbits(128)` draws it.
-        digest: digest of the factorization: the same seed draws other bins for another one.
+        digest: digest of the factorization: the same seed draws another order for another one.
 
     Raises:
         InvalidParameter: the seed cannot be secret.
