@@ -66,10 +66,10 @@ def example_rows(parameters: Sequence[tuple[str, torch.nn.Parameter]], examples:
             counts = [" + ".join(map(str, each)) for each in (own, expected)]
             raise InvalidParameter(
                 f"{name} has {counts[0]} per-example gradients, but the batch has {counts[1]} examples. Inputs of its "
-                "layer do not begin with the batch axis (position ids of shape (tokens,) or (1, tokens), a table of "
-                "relative positions, an expert's share of the tokens, time first); expand them to (batch, ...), freeze "
-                "the layer before you make the job private (requires_grad_(False)), which costs a table of positions "
-                "little, or register a grad sampler with Opacus",
+                "layer do not begin with the batch axis (a table of relative positions, position ids that all examples "
+                "share, words without their padding); expand them to (batch, ...), give make_private the smallest "
+                "module around that takes and returns examples (whole=['encoder']), or freeze the layer before you "
+                "make the job private (requires_grad_(False)), which costs a table of positions little",
                 field="model",
             )
         if any(each.shape[1:] != p.shape for each in passes):
@@ -108,7 +108,8 @@ def _passes(name: str, parameter: torch.nn.Parameter) -> list[Rows]:
     samples = getattr(parameter, "grad_sample", None)
     if samples is None:
         raise InvalidParameter(
-            f"{name} has no per-example gradient: the loss does not use it, LayerDrop skipped its layer (set it to 0), "
+            f"{name} has no per-example gradient: the loss does not use it, its weights are read outside of its layer "
+            "(name a module around both: make_private(whole=['encoder'])), LayerDrop skipped its layer (set it to 0), "
             "its layer is in eval mode, its forward pass ran again (gradient checkpointing, or a second call), step() "
             "was called twice, or the model called is not the private one. Call model.train(), call the private model "
             "and step() once per batch, and before you make the job private freeze (requires_grad=False) what a step "

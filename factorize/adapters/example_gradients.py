@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleModule
+from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, RNNLinear
 from torch.overrides import TorchFunctionMode
 
 from factorize.adapters.altered_batches import tensors_of
+from factorize.adapters.example_axes import ExampleAxes, RowLayout
+from factorize.adapters.layer_copies import LayerCall, LayerCopy, Output, first_of
 from factorize.adapters.layer_rows import keep_pass
 from factorize.errors import FactorizeError, InvalidParameter
 
@@ -19,9 +22,12 @@ GRAD_SAMPLE_MODES = ("hooks", "functorch", "streamed")
 """The ways to a gradient of each example for every layer: Opacus's, and its hooks with a few examples at a time."""
 MIN_POSITIONS = 8
 """The fewest ids, of as many examples, that are positions if they count: other ids do so once in 40,320 batches."""
-Output: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
+_RECURRENT_LAYERS = (DPRNN, DPLSTM, DPGRU)
+"""The layers whose gradients are those of the linear layers within."""
 _STREAMED_LAYERS = (torch.nn.Linear, torch.nn.Embedding)
 """The layers whose gradients may be larger than the tensors that they are made of."""
+_LAYERS_OF_LAST_AXIS = (*_STREAMED_LAYERS, torch.nn.LayerNorm)
+"""The layers that take any number of axes before the last."""
 
 
 class ExampleGradients(GradSampleModule):
@@ -31,18 +37,24 @@ class ExampleGradients(GradSampleModule):
         model: the wrapped model.
         mode: one of `GRAD_SAMPLE_MODES`; `streamed` keeps no gradient of each example of large layers
             (`factorize.adapters.layer_rows`).
+        whole: modules that run again as a whole (`factorize.adapters.layer_copies`).
         **options: options of Opacus's module.
     """
 
-    def __init__(self, model: torch.nn.Module, *, mode: str = "hooks", **options: Any) -> None:
+    def __init__(
+        self, model: torch.nn.Module, *, mode: str = "hooks", whole: Iterable[torch.nn.Module] = (), **options: Any
+    ) -> None:
         samplers = {kind: partial(_padded_rows, each) for kind, each in GradSampleModule.GRAD_SAMPLERS.items()}
         if mode == "streamed":
             samplers |= {kind: partial(keep_pass, samplers[kind]) for kind in _STREAMED_LAYERS}
-        self.GRAD_SAMPLERS = samplers
+        self.GRAD_SAMPLERS = samplers | {None: self._rows_by_copy}
+        self._mode, self._whole, self._copies = mode, set(whole), dict[torch.nn.Module, LayerCopy]()
+        self._call: LayerCall | None = None  # whose gradients are made
         self._examples: int | None = None  # in the present batch, if a tensor tells
         self._shared = set[torch.nn.Module]()  # embeddings that are looked up once for all examples
+        self._axes = ExampleAxes()
         with _tables_as_attributes(model):
-            super().__init__(model, force_functorch=mode == "functorch", **options)
+            super().__init__(model, **options)
 
     # torch.compiler.disable would import the compiler here, for jobs that compile nothing, too.
     @torch._disable_dynamo  # type: ignore[untyped-decorator]
@@ -60,15 +72,16 @@ class ExampleGradients(GradSampleModule):
             raise
 
     def _get_module_type(self, module: torch.nn.Module) -> type[torch.nn.Module] | None:
-        """Return a layer's type, by which Opacus finds its rule; None where the rule knows less than the layer.
+        """Return a layer's type, by which Opacus finds its rule; None where a copy has to run instead.
 
-        Those for convolutions know no padding but zeros, and that of LayerNorm none without a bias.
+        The rules for convolutions know no padding but zeros, and that of LayerNorm none without a bias.
         """
-        if isinstance(module, torch.nn.Embedding):
+        if isinstance(module, torch.nn.Embedding) and module not in self._whole:
             return torch.nn.Embedding
         padded = getattr(module, "padding_mode", "zeros") != "zeros"
         bare = isinstance(module, torch.nn.LayerNorm) and module.bias is None
-        return None if padded or bare else type(module)
+        known = self._mode != "functorch" and type(module) in self.GRAD_SAMPLERS and module not in self._whole
+        return type(module) if known and not (padded or bare) else None
 
     def add_hooks(self, **options: Any) -> None:
         """Hook into the layers; see Opacus.
@@ -76,22 +89,31 @@ class ExampleGradients(GradSampleModule):
         Opacus's backward hooks make each output a view, which no later layer may change in place (`ReLU(inplace=True)`,
         `x += y`), and take a layer's calls to come back in reverse order. A hook of each call's output does neither.
         """
+        layers = list(self.iterate_submodules(self._module))
+        for layer in layers:
+            if self._get_module_type(layer) is None and type(layer) not in _RECURRENT_LAYERS:
+                with _named_errors(layer):
+                    self._copies[layer] = LayerCopy(layer)
         super().add_hooks(**options)
         handles = self.autograd_grad_sample_hooks
         for handle in handles[1::2]:
             handle.remove()
         del handles[1::2]
         handles.append(self._module.register_forward_pre_hook(self._count_examples, with_kwargs=True))
-        for module in self.iterate_submodules(self._module):
-            if isinstance(module, torch.nn.Embedding):
-                look_ups = _LookUps(module, self._take_look_up)
-                handles.append(module.register_forward_pre_hook(look_ups.begin))
-                handles.append(module.register_forward_hook(look_ups.end, always_call=True))
-                if hasattr(module, "ft_compute_sample_grad"):
-                    module.ft_compute_sample_grad = partial(self._rows_of_look_up, module)
+        handles.append(self._module.register_forward_hook(self._axes.end, always_call=True))
+        for layer in layers:
+            if layer in self._copies:
+                handles += self._copies[layer].add_hooks(self._capture_call)
+            elif isinstance(layer, torch.nn.Embedding):
+                look_ups = _LookUps(layer, self._take_look_up)
+                handles.append(layer.register_forward_pre_hook(look_ups.begin))
+                handles.append(layer.register_forward_hook(look_ups.end, always_call=True))
 
     def iterate_submodules(self, module: torch.nn.Module) -> Iterator[torch.nn.Module]:
         """Yield the layers that have trained parameters, but none whose parameters are all those of layers within."""
+        if module in self._whole:
+            yield module
+            return
         own = {id(p) for p in module.parameters(recurse=False) if p.requires_grad}
         within = {id(p) for each in module.children() for p in each.parameters()}
         if not isinstance(module, torch.nn.Embedding) and not (own and own <= within):
@@ -105,19 +127,49 @@ class ExampleGradients(GradSampleModule):
     def _count_examples(self, _: torch.nn.Module, *inputs: object) -> None:
         given = [each for each in tensors_of(inputs) if each.dim()]
         self._examples = len(given[0]) if given and self.batch_first else None
+        self._axes.begin(given if self.batch_first else [])
 
     def capture_activations_hook(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], output: Output) -> None:
         """Keep a layer's inputs until the gradient of its output comes, and those of an embedding where it looks up."""
-        if not isinstance(module, torch.nn.Embedding):
+        if not isinstance(module, torch.nn.Embedding) and module not in self._copies:
             self._capture(module, inputs, output)
+
+    def _capture_call(
+        self, layer: torch.nn.Module, inputs: Sequence[object], options: Mapping[str, object], output: Output
+    ) -> None:
+        """Keep all that a layer got, for its copy."""
+        with _named_errors(layer):
+            first = first_of(output)
+            if not (self.hooks_enabled and layer.training and first.requires_grad):
+                return
+            call = self._copies[layer].end(inputs, options, output, self._find_examples(layer, first))
+            kept = [first.new_empty(()).expand(first.shape)]
+        layer.activations = [*getattr(layer, "activations", ()), kept]
+        for p in layer.parameters():
+            if p.requires_grad:
+                p._forward_counter += 1
+        first.register_hook(partial(self._take_gradient, layer, kept, call.layout, call))
 
     def _capture(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], output: Output) -> None:
         held = len(getattr(module, "activations", ()))
         with _named_errors(module):
             super().capture_activations_hook(module, inputs, output)
-        first = output if isinstance(output, torch.Tensor) else output[0]
+        first = first_of(output)
         if len(getattr(module, "activations", ())) > held and first.requires_grad:
-            first.register_hook(partial(self._take_gradient, module, module.activations[-1]))
+            layout = self._find_examples(module, first)
+            first.register_hook(partial(self._take_gradient, module, module.activations[-1], layout, None))
+
+    def _find_examples(self, layer: torch.nn.Module, output: torch.Tensor) -> RowLayout:
+        second = layer in self._copies or isinstance(layer, _LAYERS_OF_LAST_AXIS)
+        if self.batch_first or isinstance(layer, RNNLinear):
+            return self._axes.find(layer, output.shape, second=second)
+        return RowLayout(1)
+
+    def _rows_by_copy(
+        self, layer: torch.nn.Module, inputs: object, gradient: torch.Tensor
+    ) -> dict[torch.nn.Parameter, torch.Tensor]:
+        assert self._call is not None
+        return self._copies[layer].rows(self._call, gradient)
 
     def _take_look_up(self, module: torch.nn.Module, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Keep what an embedding looks up, and return it, with a row for each example if it is the same for all."""
@@ -126,13 +178,6 @@ class ExampleGradients(GradSampleModule):
                 ids, rows = (_spread(each, ids.dim(), self._examples) for each in (ids, rows))
         self._capture(module, [ids], rows)
         return rows
-
-    def _rows_of_look_up(
-        self, module: torch.nn.Embedding, parameters: list[torch.Tensor], ids: torch.Tensor, gradient: torch.Tensor
-    ) -> list[torch.Tensor]:
-        """Return gradients for all parameters within an embedding, as Opacus's functional copy does."""
-        rows = self.GRAD_SAMPLERS[torch.nn.Embedding](module, [ids], gradient)[module.weight]
-        return [rows if p is module.weight else p.new_zeros(len(ids), *p.shape) for p in parameters]
 
     def _is_shared(self, module: torch.nn.Module, ids: torch.Tensor, examples: int) -> bool:
         """Return whether an embedding is looked up once for all examples: by ids of shape (1, ...), or by 0, 1, 2, ...
@@ -147,8 +192,17 @@ class ExampleGradients(GradSampleModule):
         return module in self._shared and (ids.dim() == 1 or len(ids) == 1)
 
     @torch._disable_dynamo  # type: ignore[untyped-decorator]
-    def _take_gradient(self, module: torch.nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor) -> None:
+    def _take_gradient(
+        self,
+        module: torch.nn.Module,
+        inputs: list[torch.Tensor],
+        layout: RowLayout,
+        call: LayerCall | None,
+        gradient: torch.Tensor,
+    ) -> None:
         """Make a layer's gradients of examples from the inputs of one call and the gradient of its output.
+
+        The rows of each example, such as frames of a video, are one more axis, or calls that follow one another.
 
         Raises:
             InvalidParameter: a backward pass has used these inputs before.
@@ -160,11 +214,21 @@ class ExampleGradients(GradSampleModule):
                 "call backward() once per batch (a gradient penalty needs two: use differences of outputs instead)",
                 field="model",
             )
-        module.activations.append(module.activations.pop(place))  # Opacus takes the last
-        with _named_errors(module):
-            self.capture_backprops_hook(
-                module, None, (gradient,), loss_reduction=self.loss_reduction, batch_first=self.batch_first
-            )
+        del module.activations[place]
+        calls, self._call = [(inputs, gradient)], call
+        if self.batch_first and layout != RowLayout():
+            calls = _divide(module, inputs, gradient, layout, whole=call is not None)
+            module.max_batch_len = gradient.shape[layout.axis] // layout.parts
+            for p in module.parameters():
+                if p.requires_grad:
+                    p._forward_counter += len(calls) - 1
+        for each, own in calls:
+            module.activations.append(each)  # Opacus takes the last
+            with _named_errors(module):
+                self.capture_backprops_hook(
+                    module, None, (own,), loss_reduction=self.loss_reduction, batch_first=self.batch_first
+                )
+        self._call = None
 
 
 class _LookUps(TorchFunctionMode):
@@ -206,6 +270,36 @@ class _LookUps(TorchFunctionMode):
             places = torch.arange(self._module.num_embeddings, device=self._module.weight.device)
             return self._take(self._module, places[inputs[1]], found)
         return found
+
+
+def _divide(
+    layer: torch.nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor, layout: RowLayout, *, whole: bool
+) -> list[tuple[list[torch.Tensor], torch.Tensor]]:
+    """Return inputs and gradients of a layer with one row for each example: of one call, or of one for each part.
+
+    A copy divides its inputs itself.
+    """
+    if layout.axis:
+        return [([each.transpose(0, 1) for each in inputs], gradient.transpose(0, 1))]
+    if whole:
+        return [(inputs, gradient)]
+    *inputs, gradient = (each.unflatten(0, (-1, layout.parts)) for each in (*inputs, gradient))
+    if isinstance(layer, _LAYERS_OF_LAST_AXIS):
+        return [(inputs, gradient)]
+    return [([each[:, i].contiguous() for each in inputs], gradient[:, i].contiguous()) for i in range(layout.parts)]
+
+
+def find_modules(model: torch.nn.Module, names: Sequence[str]) -> list[torch.nn.Module]:
+    """Return modules of a model by their names, as `named_modules` gives them.
+
+    Raises:
+        InvalidParameter: there is none of a name.
+    """
+    modules = {name.removeprefix("module."): each for name, each in model.named_modules()}
+    unknown = [str(each)[:80] for each in names if each not in modules]
+    if isinstance(names, str) or unknown:
+        raise InvalidParameter(f"the model has no modules {unknown or names}; give a list of names", field="whole")
+    return [modules[name] for name in names]
 
 
 def _spread(tensor: torch.Tensor, dimensions: int, examples: int) -> torch.Tensor:
@@ -269,9 +363,11 @@ def _named_errors(layer: torch.nn.Module) -> Iterator[None]:
             ) from None
         own = ", ".join(name for name, p in layer.named_parameters(recurse=False) if p.requires_grad)
         raise InvalidParameter(
-            f"Opacus makes no gradient of each example for a {type(layer).__name__}: {str(error).splitlines()[0][:120]}"
-            "; a layer with parameters of its own has to take one tensor, not by a keyword, return one, and draw no "
-            f"random numbers (no Dropout inside). Freeze {own}, or move them into a layer of their own",
+            f"there is no gradient of each example for a {type(layer).__name__}: {str(error).splitlines()[0][:120]}; a "
+            "layer with parameters of its own runs again for each example by itself, so it has to take a tensor that "
+            "begins with the batch axis, return one first, and not branch on its values or mix examples. "
+            f"Freeze {own or 'its parameters'}, move them into a layer of their own, or give make_private the smallest "
+            "module around that does so (whole=['encoder'])",
             field="model",
         ) from error
 

@@ -174,8 +174,9 @@ def difference_of_passes(
     return InvalidParameter(
         f"{what} {len(rows.norms) - len(altered.kept)} of {len(rows.norms)} examples moved the clipped gradients of "
         f"the others by more than the {allowed:.1g} clip norms (or parts of a gradient's norm) that rounding "
-        "explains. The loss or a layer mixes the examples of a batch, so one of them can change the sum by more than "
-        f"the clip norm; {WAY_OUT}",
+        "explains. The loss or a layer mixes the examples of a batch (as a layer does whose inputs begin with time, or "
+        "with a table of relative positions), so one of them can change the sum by more than the clip norm; "
+        f"{WAY_OUT}",
         field="loss",
     )
 
@@ -214,8 +215,8 @@ def difference_of_autograd(
     worst = int(np.argmax(products[:, 2] if nothing else errors))
     return InvalidParameter(
         f"Opacus's per-example gradients of {named[worst][0]} do not add up to the batch gradient of plain autograd: "
-        "the parameter is used outside of its own layer, tied to another one or penalized in the loss, Opacus ignores "
-        "a setting of its layer, or p.grad was changed before step(). Use it in its layer only, weight_decay for "
-        "penalties, and grad_sample_mode='functorch' for such settings",
+        "the parameter is used outside of its own layer, tied to another one or penalized in the loss, its layer mixes "
+        "examples, Opacus ignores a setting of it, or p.grad was changed before step(). Use it in its layer only, "
+        "weight_decay for penalties, and grad_sample_mode='functorch' for such settings",
         field="model",
     )

@@ -14,7 +14,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
 from factorize.adapters.data_mark import DataMark
 from factorize.adapters.disjoint_optimizers import as_one, parts_of
-from factorize.adapters.example_gradients import GRAD_SAMPLE_MODES, ExampleGradients
+from factorize.adapters.example_gradients import GRAD_SAMPLE_MODES, ExampleGradients, find_modules
 from factorize.adapters.given import check_model, check_optimizer
 from factorize.adapters.given_data import GivenData
 from factorize.adapters.held_examples import refuse_held_examples
@@ -65,6 +65,7 @@ def make_private(
     loss: Loss | Literal["rehearsed", "not_looked_at"] = "rehearsed",
     loss_reduction: Literal["mean", "sum"] = "mean",
     grad_sample_mode: Literal["hooks", "functorch", "streamed"] = "hooks",
+    whole: Sequence[str] = (),
     batch_first: bool = True,
     users: Sequence[object] | np.ndarray | None = None,
     order_seed: int = 0,
@@ -120,6 +121,8 @@ def make_private(
         loss_reduction: reduction of the caller's loss over a batch.
         grad_sample_mode: mode of Opacus's `GradSampleModule`: `functorch` for all layers, or `hooks` where there are
             some; or `streamed`, hooks that keep no gradient of each example of a large layer.
+        whole: names of modules that run again as a whole for the gradient of each example, as `encoder` for a table of
+            relative positions in it.
         batch_first: option of Opacus's `GradSampleModule`: whether examples are the first axis of the model's inputs.
         users: user of each example. Each gives one example to a step, in turn. The order, or the law of secret batches,
             is then that of users, an epoch is one turn of each, and epsilon is per user.
@@ -157,6 +160,7 @@ def make_private(
     def plan_here() -> tuple[tuple[Planned, GivenData, DataMark], dict[str, Any]]:
         inner = getattr(optimizer, "original_optimizer", optimizer)
         check_model(model)
+        find_modules(model, whole)
         check_optimizer(inner, model)
         if joint:
             check_adam(inner)
@@ -193,7 +197,10 @@ def make_private(
     noises = [private.noise] if planned.moments is None else [private.noise, private.second_noise]
     try:
         private.overflow_delta, private.data_mark = planned.overflow_delta, mark.keyed
-        wrapped = ExampleGradients(model, mode=grad_sample_mode, batch_first=batch_first, loss_reduction=loss_reduction)
+        modules = find_modules(model, whole)
+        wrapped = ExampleGradients(
+            model, mode=grad_sample_mode, whole=modules, batch_first=batch_first, loss_reduction=loss_reduction
+        )
         private.rehearsal = Rehearsal(wrapped, private.params, loss, loss_reduction, ranks)
         loader = PrivateLoader(given, planned, private, private.rehearsal, mark, axis=0 if batch_first else 1)
         notes = (

@@ -1,12 +1,18 @@
-"""Gradients of each example of layers that see no axis of examples, against plain autograd on one example at a time."""
+"""Gradients of each example, against plain autograd on one example at a time.
+
+Of layers that see no axis of examples, that see it joined with another one, or that run again as a whole.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
+from factorize.adapters.example_axes import ExampleAxes, RowLayout
 from factorize.adapters.example_gradients import GRAD_SAMPLE_MODES, MIN_POSITIONS, ExampleGradients
 from factorize.adapters.layer_rows import LayerRows
 
@@ -120,6 +126,78 @@ class Derived(torch.nn.Module):
         return self.head(self.words(x) + self.stable(x) + self.positions(x, 2) + self.sliced(x))
 
 
+class Gate(torch.nn.Module):
+    """A layer with a parameter of its own, which takes a mask of positions by name, and a number; it returns two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.strength = torch.nn.Linear(4, 4), torch.nn.Parameter(torch.randn(4))
+
+    def forward(
+        self, x: torch.Tensor, scale: float, other: torch.Tensor | None, *, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, None]:
+        mixed = torch.einsum("st,...td->...sd", mask, self.inside(x)) * self.strength
+        return scale * mixed + (0 if other is None else other * self.strength), None
+
+
+class Frames(torch.nn.Module):
+    """Frames of videos that go through layers as a batch of their own, and a gate between the frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.images, self.groups = torch.nn.Conv2d(1, 4, 3), torch.nn.GroupNorm(2, 4)
+        self.norm, self.frames, self.gate = torch.nn.LayerNorm(4), torch.nn.Linear(4, 4), Gate()
+        self.bare, self.last = torch.nn.LayerNorm(4, bias=False), torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        frames = self.groups(self.images(x.flatten(0, 1))).tanh().mean((2, 3))
+        frames = self.bare(self.frames(self.norm(frames))).view(*x.shape[:2], 4)
+        mask = torch.ones(x.shape[1], x.shape[1]).tril()
+        gated, _ = self.gate(frames, 0.5, frames.detach().square(), mask=mask)
+        return self.last(self.gate(gated, 2.0, None, mask=mask)[0].sum(1))
+
+
+class Random(torch.nn.Module):
+    """A layer with a parameter of its own that drops entries, and whole examples by numbers that it draws itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.shift = torch.nn.Embedding(WORDS, 6), torch.nn.Parameter(torch.randn(6))
+        self.inside = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(6, 6), torch.nn.Dropout(0.2, True))
+        self.positions = torch.nn.Parameter(torch.randn(1, 8, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.words(x) + self.shift + torch.nn.functional.dropout(self.positions, 0.3)
+        return found + self.inside(found) * (torch.rand(len(x), 1, 1) < 0.5)
+
+
+class Encoder(torch.nn.Module):
+    """A transformer of torch's own layers, with a token of its own or with time first."""
+
+    def __init__(self, *, token: bool = False, first: bool = True, dropped: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layer = torch.nn.TransformerEncoderLayer(4, 2, 6, dropped, batch_first=first)
+        self.words, self.layers = torch.nn.Embedding(WORDS, 4), torch.nn.TransformerEncoder(layer, 2)
+        self.token = torch.nn.Parameter(torch.randn(1, 1, 4)) if token else 0
+        self.last, self.axis = torch.nn.Linear(4, WORDS), 0 if first else 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        words = self.words(x.transpose(0, self.axis)) + self.token
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.last(self.layers(words, mask)).transpose(0, self.axis)
+
+
+ENCODERS: dict[str, Callable[..., torch.nn.Module]] = {
+    "batch first": Encoder,
+    "with a token": partial(Encoder, token=True),
+    "time first": partial(Encoder, first=False),
+    "time first, with a token": partial(Encoder, first=False, token=True),
+}
+
+
 def loss_of(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(model(x).transpose(1, 2), x)
 
@@ -137,7 +215,7 @@ def assert_gradients_of_each_example(make: Callable[[], torch.nn.Module], mode: 
         plain = make()
         loss_of(plain, x[i : i + 1]).backward()
         for mine, own in zip(map(rows_of, model.parameters()), plain.parameters(), strict=True):
-            assert len(mine) == len(x) and torch.allclose(mine[i], own.grad, atol=1e-6)
+            assert len(mine) == len(x) and torch.allclose(mine[i], own.grad, rtol=1e-4, atol=1e-6)
     assert torch.allclose(model(x), make()(x))
 
 
@@ -182,3 +260,134 @@ def test_a_model_that_gives_positions_an_axis_itself_is_told_where() -> None:
     with pytest.raises(RuntimeError) as failed:
         ExampleGradients(model)(torch.zeros(4, 6, dtype=torch.long))
     assert any("positions was looked up once for all examples" in note for note in failed.value.__notes__)
+
+
+@pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
+@pytest.mark.parametrize("examples", [1, 3, 4])
+def test_frames_of_videos_have_the_gradients_of_their_examples(mode: str, examples: int) -> None:
+    x = torch.randn(examples, 3, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    model = ExampleGradients(Frames(), mode=mode)
+    model(x).square().mean(1).mean().backward()
+    for i in range(examples):
+        plain = Frames()
+        plain(x[i : i + 1]).square().mean().backward()
+        for mine, own in zip(map(rows_of, model.parameters()), plain.parameters(), strict=True):
+            assert len(mine) == examples and torch.allclose(mine[i], own.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
+@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_transformers_of_torch_have_gradients_of_each_example(name: str, mode: str) -> None:
+    for examples in (5, 1):
+        assert_gradients_of_each_example(ENCODERS[name], mode, (examples, 8))
+    if name != "time first":  # with a mask as long as the batch
+        assert_gradients_of_each_example(ENCODERS[name], mode, (8, 8))
+
+
+@pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
+@pytest.mark.parametrize("make", [Random, *(partial(each, dropped=0.5) for each in ENCODERS.values())])
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_a_layer_that_runs_again_draws_the_same_numbers(make: Callable[[], torch.nn.Module], mode: str) -> None:
+    x = torch.randint(WORDS, (5, 8), generator=torch.Generator().manual_seed(1))
+    model, found = ExampleGradients(make(), mode=mode), []
+    for again in (False, True):
+        torch.manual_seed(3)
+        with torch.set_grad_enabled(again):
+            made = model(x)
+        if again:
+            made.square().sum().div(5).backward()
+        found.append(torch.rand(1))
+    assert torch.equal(*found)
+    for p in model.parameters():
+        assert torch.allclose(rows_of(p).mean(0), p.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_token_beside_dropout_costs_no_other_masks_than_torch_draws() -> None:
+    """Its masks are those of torch where the tensors lie in memory as their rows do."""
+    x, found = torch.randint(WORDS, (5, 8), generator=torch.Generator().manual_seed(1)), []
+    for model in (Random(), ExampleGradients(Random())):
+        torch.manual_seed(3)
+        found.append(model(x))
+    assert torch.equal(*found)
+
+
+def test_a_layer_that_runs_again_does_so_in_the_precision_of_its_first_run() -> None:
+    x = torch.randn(4, 2, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    plain, model = Frames(), ExampleGradients(Frames())
+    for each in (plain, model):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = each(x).square().mean()
+        loss.backward()
+    assert torch.allclose(model._module.gate.strength.grad_sample.mean(0), plain.gate.strength.grad, rtol=0.05)
+
+
+def test_a_layer_that_takes_time_first_runs_again_for_each_example() -> None:
+    class Shifted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = torch.nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> torch.Tensor:
+            return x * scale * self.shift
+
+    x, scale = torch.randn(5, 3, 4), torch.randn(5, 3, 1)
+    model = ExampleGradients(Shifted(), batch_first=False, loss_reduction="sum")
+    model(x, scale=scale).sum().backward()
+    assert torch.allclose(model._module.shift.grad_sample, (x * scale).sum(0), atol=1e-5)
+
+
+class TestExampleAxes:
+    """Eight rows for four examples are two for each, if the same shapes or the same axes have told so before."""
+
+    layer, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+
+    def find(
+        self, axes: ExampleAxes, output: tuple[int, ...], *shapes: tuple[int, ...], layer: Any = layer
+    ) -> RowLayout:
+        axes.begin([torch.empty(shape) for shape in shapes])
+        found = axes.find(layer, torch.Size(output), second=True)
+        axes.end()
+        return found
+
+    def test_parts_follow_the_axes_of_the_inputs(self):
+        axes = ExampleAxes()
+        assert self.find(axes, (8, 5), (4, 2, 5)) == RowLayout(0, 2)
+        assert self.find(axes, (12, 5), (4, 3, 6)) == RowLayout(0, 3)
+        assert self.find(axes, (35, 5), (5, 7, 6)) == RowLayout(0, 7)
+        assert self.find(axes, (10, 5), (5, 7, 6)) == self.find(axes, (5, 5), (5, 7, 6)) == RowLayout()
+        assert self.find(axes, (42, 5), (1, 7, 6)) == RowLayout()  # the product of two axes, where it was the first one
+
+    def test_parts_are_as_many_for_the_same_shapes(self):
+        axes = ExampleAxes()
+        assert self.find(axes, (16, 5), (4, 3, 28, 28)) == self.find(axes, (20, 5), (5, 3, 28, 28)) == RowLayout(0, 4)
+        assert self.find(axes, (10, 5), (5, 3, 28, 28)) == self.find(axes, (20, 5), (5, 3, 30, 30)) == RowLayout()
+
+    def test_examples_that_were_rows_are_rows(self):
+        axes = ExampleAxes()
+        assert self.find(axes, (4, 5), (4, 2, 5)) == self.find(axes, (8, 5), (4, 2, 5)) == RowLayout()
+        assert self.find(axes, (2, 4, 5), (4, 2, 5)) == RowLayout()
+
+    def test_the_second_axis_may_be_that_of_examples(self):
+        axes = ExampleAxes()
+        assert self.find(axes, (7, 4, 5), (4, 7)) == self.find(axes, (8, 4, 5), (4, 8)) == RowLayout(1)
+        assert self.find(axes, (4, 4, 5), (4, 4)) == RowLayout(1) and self.find(axes, (7, 1, 5), (1, 7)) == RowLayout(1)
+        assert self.find(axes, (7, 4, 5), (5, 7)) == self.find(ExampleAxes(), (7, 4), (4, 7)) == RowLayout()
+        assert self.find(ExampleAxes(), (4, 4, 5), (4, 4)) == RowLayout()
+        assert self.find(ExampleAxes(), (8, 4, 5), (4, 8)) == RowLayout(1)
+        assert self.find(ExampleAxes(), (8, 4, 5), (4, 3, 9)) == RowLayout(0, 2)  # windows of four pixels
+
+    def test_nothing_is_told_without_a_number_of_examples(self):
+        axes = ExampleAxes()
+        assert self.find(axes, (8, 5)) == self.find(axes, (8, 5), (4, 2), (1, 2)) == RowLayout()
+        assert self.find(axes, (9, 5), (4, 2)) == RowLayout()
+        axes.begin([torch.empty(4, 2)])
+        axes.end()
+        assert axes.find(self.layer, torch.Size((8, 5)), second=True) == RowLayout()
+
+    def test_layers_and_calls_of_the_first_pass_may_differ(self):
+        axes = ExampleAxes()
+        axes.begin([torch.empty(4, 2, 5)])
+        for layer in (self.layer, self.other):
+            assert [axes.find(layer, torch.Size((n, 5)), second=True).parts for n in (8, 40)] == [2, 10]
+        assert self.find(axes, (40, 5), (4, 2, 5)) == RowLayout(0, 10)

@@ -323,16 +323,25 @@ class Positions(torch.nn.Module):
 
 
 class TestRows:
-    @pytest.mark.parametrize("parts", [None, 1])
+    @pytest.mark.parametrize("parts", [None, 7])
     def test_that_are_no_examples_are_refused_by_name(self, parts):
-        made = private(Positions("TT"), texts(), 4, physical_batch_size=parts)
+        made = private(Positions("TT"), texts(), 16, physical_batch_size=parts)
         with pytest.raises(InvalidParameter, match=r"places.weight has 8 per-example gradients.*expand them"):
             train(made, of_words)
         assert made.optimizer.noise.step == 0
 
-    def test_that_are_as_many_as_there_are_tokens(self):
-        with pytest.raises(InvalidParameter, match="mixes the examples"):
-            train(private(Positions("TT"), texts(), LENGTH), of_words)
+    def test_of_a_module_that_runs_again_as_a_whole(self):
+        made = private(torch.nn.Sequential(Positions("TT")), texts(), 16, whole=["0"])
+        train(made, of_words)
+        assert made.optimizer.noise.step == EXAMPLES // 16
+        for names in (["0.place", "1"], "0"):
+            with pytest.raises(InvalidParameter, match="the model has no modules .*give a list of names"):
+                private(torch.nn.Sequential(Positions("TT")), texts(), 16, whole=names)
+
+    @pytest.mark.parametrize("size", [LENGTH, LENGTH // 2])
+    def test_that_are_as_many_as_there_are_tokens(self, size):
+        with pytest.raises(InvalidParameter, match="mixes the examples.*a table of relative positions"):
+            train(private(Positions("TT"), texts(), size), of_words)
 
     @pytest.mark.parametrize(("size", "parts"), [(LENGTH, None), (4, None), (4, 2), (4, 1)])
     def test_that_are_those_of_examples_however_positions_are_looked_up(self, size, parts):
@@ -355,9 +364,12 @@ class TestRows:
             def forward(self, x: torch.Tensor) -> torch.Tensor:
                 return self.out(self.cell(self.words(x.T))[0]).transpose(0, 1)
 
-        for size, said in ((4, "has 8 per-example gradients"), (LENGTH, "mixes the examples")):
-            with pytest.raises(InvalidParameter, match=said):
-                train(private(Recurrent(), texts(), size), of_words)
+        for size in (4, 16):
+            made = private(Recurrent(), texts(), size)
+            train(made, of_words)
+            assert made.optimizer.noise.step == EXAMPLES // size
+        with pytest.raises(InvalidParameter, match="mixes the examples of .* begin with time"):
+            train(private(Recurrent(), texts(), LENGTH), of_words)
 
     def test_of_sums_that_anybody_makes(self):
         with pytest.raises(InvalidParameter, match=r"gradients of \[1, 4\] examples"):
