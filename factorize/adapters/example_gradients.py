@@ -53,8 +53,7 @@ class ExampleGradients(GradSampleModule):
         self._examples: int | None = None  # in the present batch, if a tensor tells
         self._shared = set[torch.nn.Module]()  # embeddings that are looked up once for all examples
         self._axes = ExampleAxes()
-        with _tables_as_attributes(model):
-            super().__init__(model, **options)
+        super().__init__(model, strict=False, **options)  # strict, it refuses buffers, which copies read
 
     # torch.compiler.disable would import the compiler here, for jobs that compile nothing, too.
     @torch._disable_dynamo  # type: ignore[untyped-decorator]
@@ -306,41 +305,6 @@ def _spread(tensor: torch.Tensor, dimensions: int, examples: int) -> torch.Tenso
     """Return ids, or what was looked up by ids of so many dimensions, with an axis of examples."""
     tensor = tensor[None] if dimensions == 1 else tensor
     return tensor.expand(examples, *tensor.shape[1:])
-
-
-@contextmanager
-def _tables_as_attributes(model: torch.nn.Module) -> Iterator[None]:
-    """Let Opacus see a model without its buffers of constants, such as places of words or pairs of pixels.
-
-    Opacus refuses a layer with buffers, and its functional copy of a layer reads none. A constant is no statistic, and
-    the copy reads it as an attribute.
-    """
-    kept = [(layer, dict(layer._buffers)) for layer in model.modules()]
-    tables = [(layer, name, each) for layer, own in kept for name, each in own.items() if each is not None]
-    hidden = [(layer, name, each) for layer, name, each in tables if name not in list_statistics(layer)]
-    for layer, name, each in hidden:
-        del layer._buffers[name]
-        layer.__dict__[name] = each
-    try:
-        yield
-    finally:
-        for layer, name, _ in hidden:
-            del layer.__dict__[name]
-        for layer, own in kept:  # in the order of before
-            layer._buffers.clear()
-            layer._buffers.update(own)
-
-
-def list_statistics(layer: torch.nn.Module) -> list[str]:
-    """Return a layer's own buffers that may hold means or sizes, which follow the examples.
-
-    Tables hold whole numbers, and what no checkpoint holds is a constant; a rehearsal finds one that changes.
-    """
-    return [
-        name
-        for name, each in layer.named_buffers(recurse=False)
-        if (each.is_floating_point() or each.is_complex()) and name not in layer._non_persistent_buffers_set
-    ]
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from opacus.validators import ModuleValidator
 from torch.nn.parameter import is_lazy
 
 from factorize.adapters.disjoint_optimizers import parts_of
-from factorize.adapters.example_gradients import list_statistics
 from factorize.adapters.ranks.placements import is_sharded
 from factorize.adapters.raw_gradients import refuse_hooks
 from factorize.errors import InvalidParameter
@@ -47,15 +46,6 @@ def check_model(model: torch.nn.Module) -> None:
     errors = [each for each in ModuleValidator.validate(model, strict=False) if _OF_ATTENTION not in str(each)]
     if errors:
         raise InvalidParameter(f"Opacus rejects the model: {errors[0]}; try ModuleValidator.fix", field="model")
-    for name, module in model.named_modules():
-        held = next((name for each in module.modules() for name in list_statistics(each)), None)
-        if held is not None and any(p.requires_grad for p in module.parameters(recurse=False)):
-            raise InvalidParameter(
-                f"{f'module {name}' if name else 'the model'} has trained parameters of its own and also the buffer "
-                f"{held} (as with running statistics, spectral_norm or pruning), so Opacus gives no per-example "
-                "gradients for it; use a layer without it, such as GroupNorm, or move the parameters into their own",
-                field="model",
-            )
 
 
 def _misfit(module: torch.nn.Module) -> str | None:
@@ -93,6 +83,9 @@ def _misfit(module: torch.nn.Module) -> str | None:
         return (
             "is an RNN, which Opacus cannot take apart into examples; use opacus.layers.DPRNN, which has its arguments"
         )
+    if isinstance(module, torch.nn.modules.batchnorm._NormBase) and any(p.requires_grad for p in own):
+        if module.track_running_stats:
+            return "keeps running statistics of batches, which mix examples; use a layer without them, as GroupNorm"
     if any(is_lazy(p) for p in own):
         return "has lazy parameters without a shape; call the model once on a batch before you make the optimizer"
     if getattr(module, "gradient_checkpointing", False) is True:

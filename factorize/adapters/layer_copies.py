@@ -56,8 +56,11 @@ class LayerCopy:
     def __init__(self, layer: torch.nn.Module) -> None:
         self._layer = layer
         self._copy = deepcopy(layer).to("meta")
+        for each in self._copy.modules():  # whose buffers become attributes
+            each._buffers.clear()
         self._deep = any(True for _ in layer.children())
         self._numbers: DrawnNumbers
+        self._buffers = list[tuple[int, int]]()  # the buffers before a call, and their versions
         self._drew_the_same = False  # whether a call was compared that drew numbers
         self._rows: tuple[bool, ...] = ()  # which of what the last call got had the examples' axis
 
@@ -70,6 +73,7 @@ class LayerCopy:
         return [*handles, self._layer.register_forward_hook(capture, with_kwargs=True)]
 
     def _begin(self, *_: object) -> None:
+        self._buffers = _versions_of(self._layer)
         self._numbers = DrawnNumbers(next(self._layer.parameters()).device)
         if self._deep and self._layer.training and torch.is_grad_enabled():
             self._numbers.begin()
@@ -80,7 +84,13 @@ class LayerCopy:
     def end(
         self, inputs: Sequence[object], options: Mapping[str, object], output: Output, layout: RowLayout
     ) -> LayerCall:
-        """Return what the layer got in the call that has ended."""
+        """Return what the layer got in the call that has ended.
+
+        Raises:
+            TypeError: it has changed a buffer.
+        """
+        if _versions_of(self._layer) != self._buffers:
+            raise TypeError("it changes a buffer, such as running statistics, or those of spectral_norm")
         first = first_of(output).detach()
         device = first.device.type
         precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
@@ -100,6 +110,7 @@ class LayerCopy:
         """
         for mine, own in zip(self._copy.modules(), self._layer.modules(), strict=True):
             mine.training = own.training
+            mine.__dict__.update(own._buffers)
         named = dict(self._layer.named_parameters())
         trained = [name for name, p in named.items() if p.requires_grad]
         values, axis = [named[name].detach() for name in trained], call.layout.axis
@@ -177,6 +188,11 @@ class LayerCopy:
 def first_of(output: Output) -> torch.Tensor:
     """Return what a layer returns first."""
     return output if isinstance(output, torch.Tensor) else output[0]
+
+
+def _versions_of(layer: torch.nn.Module) -> list[tuple[int, int]]:
+    """Return what tells whether buffers were changed or replaced."""
+    return [(id(each), each._version) for each in layer.buffers()]
 
 
 def _turn(tensor: torch.Tensor, axis: int) -> torch.Tensor:

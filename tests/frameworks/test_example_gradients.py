@@ -132,11 +132,12 @@ class Gate(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inside, self.strength = torch.nn.Linear(4, 4), torch.nn.Parameter(torch.randn(4))
+        self.register_buffer("unit", torch.full((4,), 2.0))
 
     def forward(
         self, x: torch.Tensor, scale: float, other: torch.Tensor | None, *, mask: torch.Tensor
     ) -> tuple[torch.Tensor, None]:
-        mixed = torch.einsum("st,...td->...sd", mask, self.inside(x)) * self.strength
+        mixed = torch.einsum("st,...td->...sd", mask, self.inside(x)) * self.strength * self.unit
         return scale * mixed + (0 if other is None else other * self.strength), None
 
 
