@@ -114,6 +114,8 @@ class LayerCopy:
         named = dict(self._layer.named_parameters())
         trained = [name for name, p in named.items() if p.requires_grad]
         values, axis = [named[name].detach() for name in trained], call.layout.axis
+        if not len(gradient):  # not all of torch's functions can be mapped over no example
+            return {named[name]: one.new_zeros(0, *one.shape) for name, one in zip(trained, values, strict=True)}
 
         def run_again(values: Sequence[torch.Tensor], place: torch.Tensor | None, *own: torch.Tensor) -> torch.Tensor:
             mine = (_turn(each, axis) for each in own)

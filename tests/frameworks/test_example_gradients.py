@@ -304,6 +304,14 @@ def test_a_layer_that_runs_again_draws_the_same_numbers(make: Callable[[], torch
         assert torch.allclose(rows_of(p).mean(0), p.grad, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("make", [Random, Begun, *ENCODERS.values()])
+def test_a_batch_of_no_example_has_no_gradients(make: Callable[[], torch.nn.Module]) -> None:
+    model = ExampleGradients(make())
+    model(torch.zeros(0, 8, dtype=torch.long)).sum().backward()
+    assert all(rows_of(p).shape == (0, *p.shape) for p in model.parameters())
+
+
 def test_a_token_beside_dropout_costs_no_other_masks_than_torch_draws() -> None:
     """Its masks are those of torch where the tensors lie in memory as their rows do."""
     x, found = torch.randint(WORDS, (5, 8), generator=torch.Generator().manual_seed(1)), []
@@ -353,6 +361,7 @@ class TestExampleAxes:
 
     def test_parts_follow_the_axes_of_the_inputs(self):
         axes = ExampleAxes()
+        assert self.find(axes, (0, 5), (0, 2, 5)) == RowLayout()  # shows nothing of other batches
         assert self.find(axes, (8, 5), (4, 2, 5)) == RowLayout(0, 2)
         assert self.find(axes, (12, 5), (4, 3, 6)) == RowLayout(0, 3)
         assert self.find(axes, (35, 5), (5, 7, 6)) == RowLayout(0, 7)
