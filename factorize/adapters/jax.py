@@ -124,7 +124,7 @@ def correlated_noise(
         TooLarge: the coefficients of a tree or of coupled states are too many.
     """
     held = check_own(calibration, factors)
-    told = calibration.accept_auditor(auditor)
+    told = calibration.accept_auditor(auditor, held.steps)
     return NoiseTransformation.of(_CorrelatedNoise(held, calibration, seed, checked_dtype(dtype), specs, told))
 
 
@@ -289,7 +289,8 @@ def raised_sigma_of_sums(
         InvalidParameter: the calibration is of another factorization, it relies on sampling without an auditor of the
             batches, or the roundings cannot be bounded.
     """
-    held, _told = check_own(calibration, factors), calibration.accept_auditor(auditor)
+    held = check_own(calibration, factors)
+    _told = calibration.accept_auditor(auditor, held.steps)
     kind, source = checked_dtype(dtype), source_of(held)
     if isinstance(source, Streamable):
         return raised(calibration.sigma_of_sums, _allowance(source, calibration, kind))

@@ -33,6 +33,7 @@ from factorize.adapters.rehearsal import Rehearsal, refuse_eval
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions, with_arrays, with_tensors
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.format.manifest import certified
 from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind
 from factorize.samplings.calibrating import epsilon_of_first_steps
 from factorize.training.auditor import Auditor
@@ -114,7 +115,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         if model is not None:
             hook = model.register_forward_hook(refuse_eval)
             getattr(model, "autograd_grad_sample_hooks", []).append(hook)  # remove_hooks() then ends it
-        self._batch = BatchAudit(check_kind(calibration).accept_auditor(auditor), self.ranks)
+        told = check_kind(calibration).accept_auditor(auditor, certified(factors).steps)
+        self._batch = BatchAudit(told, self.ranks)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         self._options = options
         load_loops(parameters)

@@ -92,7 +92,8 @@ class TorchNoiseGenerator(Secret):
         auditor: Auditor | Literal["not_looked_at"] | None = None,
         **options: Unpack[TorchNoiseOptions],
     ) -> None:
-        self._auditor, tensors = check_kind(calibration).accept_auditor(auditor), list(parameters)
+        steps, tensors = certified(factors).steps, list(parameters)
+        self._auditor = check_kind(calibration).accept_auditor(auditor, steps)
         make = partial(self._make, factors, calibration, tensors, seed, shard, **options)
         if options.get("mesh") is None and not any(is_sharded(tensor) for tensor in tensors):
             make()

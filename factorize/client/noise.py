@@ -117,7 +117,7 @@ class NoiseGenerator(Checkpointed):
         region = checked_region(shard, math.prod(self._whole))
         _refuse_beyond_memory(region)
         self.shape = self._whole if shard is None else (region.size,)
-        self.calibration, self._auditor = calibration, calibration.accept_auditor(auditor)
+        self.calibration = calibration
         self._normals = make_normals(generator, seed, source.digest)
         workers = Workers(region, threads)
         self._engine: Engine
@@ -131,6 +131,7 @@ class NoiseGenerator(Checkpointed):
             self.sigma = raised(calibration.sigma_of_sums, self.allowance)
             self._engine = RowSums(source, self._normals, self.sigma, workers, memory_bytes)
         self.steps = self._engine.steps
+        self._auditor = calibration.accept_auditor(auditor, self.steps)
         self._stated = {
             "version": _STATE_VERSION,
             "steps": self.steps,

@@ -44,8 +44,8 @@ NOT_LOOKED_AT: Literal["not_looked_at"] = "not_looked_at"
 class Telling(Protocol):
     """An object that is told of each batch: a `factorize.training.auditor.Auditor`."""
 
-    def check_calibration(self, calibration: Calibration) -> None:
-        """Refuse a calibration that relies on other batches than those that pass."""
+    def check_calibration(self, calibration: Calibration, steps: int) -> None:
+        """Refuse a calibration, of factors of so many steps, that relies on other batches than those that pass."""
 
 
 Told = TypeVar("Told", bound=Telling)
@@ -170,10 +170,11 @@ class Calibration:
                 field="mean",
             )
 
-    def accept_auditor(self, given: Told | str | None) -> Told | None:
+    def accept_auditor(self, given: Told | str | None, steps: int) -> Told | None:
         """Return the auditor that is told of each batch, if this noise fits its batches; None where nobody is told.
 
         Args:
+            steps: n of the factorization.
             given: an auditor; None where epsilon relies on no sampling; or `NOT_LOOKED_AT`, by which the caller answers
                 for every batch.
 
@@ -190,7 +191,7 @@ class Calibration:
                 f"auditor={NOT_LOOKED_AT!r} you vouch for the batches yourself",
                 field="auditor",
             )
-        given.check_calibration(self)
+        given.check_calibration(self, steps)
         return given
 
     @property

@@ -122,22 +122,26 @@ class Auditor(ABC):
             )
         self._released = step, noise
 
-    def check_calibration(self, calibration: Calibration) -> None:
+    def check_calibration(self, calibration: Calibration, steps: int) -> None:
         """Refuse a calibration that relies on other batches than those that this auditor lets pass.
+
+        Args:
+            calibration: the calibration.
+            steps: n of its factorization.
 
         Raises:
             InvalidParameter: the calibration does.
         """
-        if not self.covers(calibration):
+        if not self.covers(calibration, steps):
             raise InvalidParameter(
-                "this auditor allows batches that the calibration does not cover; use "
-                "ParticipationAuditor.of(calibration, n), or BinsAuditor.of(order)",
+                f"this auditor, of {self.steps} steps, allows batches that the calibration does not cover; use "
+                f"ParticipationAuditor.of(calibration, n) with n={steps}, or BinsAuditor.of(order)",
                 field="auditor",
             )
 
     @abstractmethod
-    def covers(self, calibration: Calibration) -> bool:
-        """Return whether the batches that pass are those that a calibration relies on."""
+    def covers(self, calibration: Calibration, steps: int) -> bool:
+        """Return whether the batches that pass are those that a calibration of so many steps relies on."""
 
     @abstractmethod
     def counts(self) -> dict[str, int | None]:
@@ -257,10 +261,15 @@ class ParticipationAuditor(Auditor):
             divisor=calibration.divisor,
         )
 
-    def covers(self, calibration: Calibration) -> bool:
-        """Return whether it has this participation, and the groups of a sampling that draws each step independently."""
+    def covers(self, calibration: Calibration, steps: int) -> bool:
+        """Return whether it has this participation, and the groups of a sampling that draws each step independently.
+
+        Of fixed epochs, n decides how many steps are between two of one example.
+        """
         counted, drawn = read_participation(calibration.sensitivity.participation), calibration.presence
-        return counted == self._allowed and (drawn is None or (drawn.independent and drawn.period == self.groups))
+        apart = not counted.periodic or counted.epoch(self.steps) == counted.epoch(steps)
+        same = counted == self._allowed and apart
+        return same and (drawn is None or (drawn.independent and drawn.period == self.groups))
 
     def counts(self) -> dict[str, int | None]:
         """Return `most`, `closest`, `period` and how many took part how often."""

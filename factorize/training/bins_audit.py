@@ -138,7 +138,7 @@ class BinsAuditor(Auditor, Secret):
         shown = f"examples={self.examples}, bins={self.bins}, epochs={self.epochs}, step={self.step}"
         return f"BinsAuditor({shown})"
 
-    def covers(self, calibration: Calibration) -> bool:
+    def covers(self, calibration: Calibration, steps: int) -> bool:
         """Return whether the calibration relies on these draws, and on as many bins."""
         drawn = calibration.presence if calibration.sampling in self.covered else None
         return drawn is not None and drawn.period == self.bins

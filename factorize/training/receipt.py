@@ -127,7 +127,7 @@ class Receipt:
             )
             raise InvalidParameter(message, field="users")
         _check_factors(statement, factors)
-        auditor.check_calibration(statement.calibration)
+        auditor.check_calibration(statement.calibration, factors[0].steps)
         self._statement = statement = self._with_other_runs(statement)
         kept = self._kept()
         # Any number of ranks may go on in a fixed order; the receipt states that of the first process.

@@ -107,11 +107,11 @@ class TestRecord:
 
     def test_groups_other_than_those_that_a_calibration_counts_on(self):
         counted = amplified()
-        ParticipationAuditor.of(counted, N).check_calibration(counted)
+        ParticipationAuditor.of(counted, N).check_calibration(counted, N)
         for groups in (None, 2):
             auditor = ParticipationAuditor(counted.sensitivity.participation, N, groups=groups)
             with pytest.raises(InvalidParameter):
-                auditor.check_calibration(counted)
+                auditor.check_calibration(counted, N)
 
     def test_groups_of_cyclic_sampling(self):
         auditor = ParticipationAuditor.of(amplified(), N)

@@ -82,3 +82,20 @@ def test_any_number_of_ranks_may_continue_a_receipt(tmp_path: Path, factors: Any
     again.close()
     assert supported(path, factors) and json.loads(path.read_text())["noise"]["ranks"] == 2
     assert compare_receipts([read_json(before), read_json(path.read_bytes())]).supported
+
+
+def test_an_auditor_of_another_length_is_refused(tmp_path: Path, factors: Any) -> None:
+    """Of half the steps, it would let an example come back after half an epoch of the factorization."""
+    calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
+    for steps in (3, 2 * N):
+        auditor = ParticipationAuditor.of(calibration, steps)
+        with pytest.raises(InvalidParameter, match=f"auditor, of {steps} steps, .* with n={N}"):
+            factors.noise(calibration, 2, seed=3 << 100, auditor=auditor)
+        about = {"steps": N, "examples": 2, "used": 2, "sampling": "fixed", "unit": "example"}
+        statement = PrivacyStatement(calibration, factors.digest, **about)
+        with pytest.raises(InvalidParameter, match=f"auditor, of {steps} steps"):
+            Receipt(tmp_path / "r.json").begin(statement, [factors], auditor, generator="sfc64", dtype="float32")
+    factors.noise(calibration, 2, seed=3 << 100, auditor=ParticipationAuditor.of(calibration, N))
+    apart = factorize.solve("prefix", n=N, mechanism="identity", min_sep=2)
+    planned = apart.calibrate(epsilon=2.0, delta=1e-5)
+    apart.noise(planned, 2, seed=3 << 100, auditor=ParticipationAuditor.of(planned, 3))  # the distance is stated
