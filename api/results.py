@@ -48,7 +48,7 @@ class RowBlocks:
     @property
     def per_block(self) -> int:
         """Rows in 4 MiB, at least one."""
-        return max(1, BLOCK_BYTES // (8 * self.shape[1]))
+        return max(1, BLOCK_BYTES // (8 * max(self.shape[1], 1)))
 
     def blocks(self) -> Iterator[memoryview]:
         """Iterate over the rows as little-endian float64 in C order, at most 4 MiB (or one row) at a time."""

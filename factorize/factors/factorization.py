@@ -178,6 +178,8 @@ class Factorization(Factors):
         last = MAX_ROWS if self.endless else self.shape(matrix)[0]
         if not 0 <= start <= stop <= last:
             raise InvalidParameter(f"rows {start}:{stop} are outside {matrix}, which has rows 0:{last}", field="rows")
+        if not stop and self.endless:
+            return np.empty((0, 0))
         if matrix == "C":
             return self.strategy.rows(start, stop)
         # The check below refuses the results of an overflow.

@@ -139,6 +139,7 @@ class TestSolving:
         assert inverse @ c == pytest.approx(np.eye(40), abs=1e-13)
         assert decoder == pytest.approx(np.tril(np.ones((40, 40))) @ inverse, abs=1e-13)
         assert found.rows("C_inv", 38, 40) == pytest.approx(inverse[38:], abs=1e-15)
+        assert [found.rows(name, 0, 0).shape for name in ("C", "C_inv", "B")] == [(0, 0)] * 3
         with pytest.raises(FactorizeError, match=f"0:{MAX_ROWS}"):
             found.rows("C", 0, MAX_ROWS + 1)
 
@@ -287,5 +288,8 @@ class TestConsumers:
         assert pieces.per_block < 4
         sent = np.concatenate([np.frombuffer(block, dtype="<f8") for block in pieces.blocks()]).reshape(pieces.shape)
         assert (np.count_nonzero(sent, axis=1) == np.arange(199_997, 200_001)).all()
+        for matrix in ("C", "C_inv", "B"):
+            nothing = results.block(results.rows(result, matrix, 0, 0))
+            assert nothing is not None and not nothing.data.nbytes
         with pytest.raises(InvalidParameter, match="give the last one too"):
             results.rows(result, "C", 0, None)
