@@ -43,9 +43,10 @@ def supports(spec: Spec) -> str | None:
     if n > MAX_STAR_STEPS:
         return f"n={n} is above {MAX_STAR_STEPS}, the limit of an optimum for b_min_sep; leave the sampling out"
     if spec.mechanism.bands >= n:
+        remedy = f"use bands from 2 to {n - 1}" if n > 2 else "use more steps"
         return (
-            f"b_min_sep needs fewer bands than steps, but bands={spec.mechanism.bands} and n={n}; use bands from 2 to "
-            f"{n - 1}, or leave the sampling out"
+            f"b_min_sep needs fewer bands than steps, but bands={spec.mechanism.bands} and n={n}; {remedy}, or leave "
+            "the sampling out"
         )
     return banded.supports(spec)
 

@@ -181,6 +181,7 @@ REFUSED: list[tuple[str, Any, str, str]] = [
     (LIST, sampled(1), "unsupported-problem", "use banded with 2 bands or more"),
     (LIST, sampled(8), "unsupported-problem", "from 2 to 7, or leave the sampling out"),
     (LIST, sampled(9), "unsupported-problem", "from 2 to 7, or leave the sampling out"),
+    (LIST, {**sampled(2), "workload": {"kind": "prefix", "n": 2}}, "unsupported-problem", "n=2; use more steps"),
     (LIST, sampled(2, probability=0.5), "invalid-spec", "/sampling/probability"),
     (LIST, sampled(2, delta=1), "invalid-spec", "/sampling/delta"),
     (LIST, sampled(2, epsilon=0), "invalid-spec", "/sampling/epsilon"),
