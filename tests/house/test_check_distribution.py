@@ -82,7 +82,7 @@ def test_its_verdict_on_small_specs_is_that_of_the_product(site: Path, tmp_path:
         structures.add(factors.structure)
         calibration = factors.calibrate(epsilon=2.0, delta=1e-5)
         path = tmp_path / f"{place:03}.json"
-        auditor = ParticipationAuditor.of(calibration, 16)
+        auditor = ParticipationAuditor.of(calibration, min(factors.steps or 16, 16))
         statement = PrivacyStatement(
             calibration,
             factors.digest,
