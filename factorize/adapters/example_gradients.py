@@ -48,7 +48,8 @@ class ExampleGradients(GradSampleModule):
         if mode == "streamed":
             samplers |= {kind: partial(keep_pass, samplers[kind]) for kind in _STREAMED_LAYERS}
         self.GRAD_SAMPLERS = samplers | {None: self._rows_by_copy}
-        self._mode, self._whole, self._copies = mode, set(whole), dict[torch.nn.Module, LayerCopy]()
+        with_dora = [each for each in model.modules() if len(getattr(each, "lora_magnitude_vector", ()))]  # as of PEFT
+        self._mode, self._whole, self._copies = mode, {*whole, *with_dora}, dict[torch.nn.Module, LayerCopy]()
         self._call: LayerCall | None = None  # whose gradients are made
         self._examples: int | None = None  # in the present batch, if a tensor tells
         self._shared = set[torch.nn.Module]()  # embeddings that are looked up once for all examples

@@ -105,8 +105,6 @@ def _misfit(module: torch.nn.Module) -> str | None:
             "is LoRA of a parameter, not of a layer, as of the experts or the gate of a mixture, for which Opacus has "
             "no per-example gradients; take it out of target_modules and target_parameters"
         )
-    if type(module).__name__ == "DoraLinearLayer":
-        return "is a DoRA layer, for which Opacus has no per-example gradients; use LoRA without use_dora"
     if type(module).__name__ in ("PromptEmbedding", "PromptEncoder"):
         return (
             "is a prompt that peft computes once for all examples, so none has a gradient of its own; use LoRA, or "

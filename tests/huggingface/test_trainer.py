@@ -56,13 +56,14 @@ def data() -> list[dict[str, torch.Tensor]]:
     return rows
 
 
-def lora(kind: torch.dtype = torch.float32) -> Any:
+def lora(kind: torch.dtype = torch.float32, *, dora: bool = False) -> Any:
     torch.manual_seed(1)
     config = LlamaConfig(
         vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
     )
     model = LlamaForCausalLM(config).to(kind)
-    return get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"]), autocast_adapter_dtype=False)
+    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], use_dora=dora)
+    return get_peft_model(model, config, autocast_adapter_dtype=False)
 
 
 def factors(n: int = N) -> Any:
@@ -96,17 +97,19 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     job.train()
 
 
-@pytest.mark.parametrize("physical", [None, 3])
-def test_what_is_released_is_the_clipped_mean_and_a_row_of_noise(tmp_path: Path, physical: int | None) -> None:
+@pytest.mark.parametrize(("physical", "dora"), [(None, False), (3, False), (3, True)])
+def test_what_is_released_is_the_clipped_mean_and_a_row_of_noise(
+    tmp_path: Path, physical: int | None, dora: bool
+) -> None:
     """One example after the other, without Opacus; adapters alone move, and padded tokens of others change nothing."""
-    made = trainer(tmp_path, physical_batch_size=physical)
+    made = trainer(tmp_path, lora(dora=dora), physical_batch_size=physical)
     made.get_train_dataloader()
     assert made.private is not None
     released: list[torch.Tensor] = []
     made.private.optimizer.attach_step_hook(lambda o: released.append(flat(p.grad for p in o.params)))
     before = [p.clone() for p in made.model.parameters() if not p.requires_grad]
     made.train()
-    model = lora()
+    model = lora(dora=dora)
     noise = NoiseGenerator(factors(), made.statement.calibration, trained(model), seed=11 << 64)
     total = torch.zeros(sum(p.numel() for p in trained(model)), dtype=torch.float64)
     for i in made.private.loader.order[0]:
@@ -512,7 +515,6 @@ def test_a_loss_of_the_whole_batch_is_refused(tmp_path: Path) -> None:
 def test_adapters_that_get_no_gradient_are_refused_by_name(tmp_path: Path) -> None:
     merged = lora()
     merged.merge_adapter()
-    dora = get_peft_model(lora().unload(), LoraConfig(r=2, target_modules=["q_proj"], use_dora=True))
     words = get_peft_model(LlamaForCausalLM(TIED), LoraConfig(r=2, target_modules=["embed_tokens"]))
     outliers = loaded(tmp_path, BitsAndBytesConfig(load_in_8bit=True))
     eight = get_peft_model(outliers, LoraConfig(r=2, target_modules=["q_proj"]))
@@ -520,7 +522,6 @@ def test_adapters_that_get_no_gradient_are_refused_by_name(tmp_path: Path) -> No
     for model, said in (
         (merged, "unmerge_adapter"),
         (prompt, "computes once for all examples.*PrefixTuningConfig"),
-        (dora, "without use_dora"),
         (words, "take embeddings out of target_modules"),
         (eight, "llm_int8_threshold=0.0"),
     ):
