@@ -194,7 +194,7 @@ class HuggingFace(Door):
                 "n=6", None, None, {"num_train_epochs": 3}
             ),
             "users with several examples, in secret batches": Mistake("right", self._drawn_users),
-            "batch norm": refused("BatchNorm", Classifier(torch.nn.BatchNorm1d(4))),
+            "batch norm": refused("keeps running statistics", Classifier(torch.nn.BatchNorm1d(4))),
             "an optimizer that steps in the backward pass": refused("backward pass", stepping_in_backward()),
             "LBFGS, or another optimizer that asks for losses": Mistake("refused", self._losses, "LBFGS"),
             "a clip norm, divisor or noise multiplier that is changed on the way": Mistake(
