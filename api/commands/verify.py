@@ -112,6 +112,8 @@ def verify(
         with file_of(target, store) as path:
             signed = check_signature(path, signature, public_key) if signature or public_key else None
             data = path.read_bytes()
+        if signed is not None:
+            signed.check_bytes(data)
         factorization = open_target(target, store)
         if Manifest.read(Container(data)).digest != factorization.digest:
             raise CorruptObject(f"{target} was changed while it was read; verify it again")

@@ -95,6 +95,7 @@ def _check(options: argparse.Namespace) -> tuple[list[tuple[str, Report]], bytes
         signed = check_signature(options.receipt, options.signature, options.public_key)
         report = check_receipt(receipts[0][1], factors, model=options.model)
         if signed is not None:
+            signed.check_bytes(receipts[0][1])
             report.stated = (*report.stated, SIGNATURE)
             report.prove(f"the receipt was signed: {signed}", of=SIGNATURE)
         return [(str(options.receipt), report)], receipts[0][1]

@@ -30,14 +30,21 @@ class Signature:
     Attributes:
         file: the bundle's path.
         key: sha256 of the public key as PEM, hexadecimal, as the bundle names it.
+        sha256: of the signed bytes.
     """
 
     file: str
     key: str
+    sha256: str
 
     def document(self) -> dict[str, str]:
         """Return the plain JSON form."""
         return {"file": self.file, "key": self.key}
+
+    def check_bytes(self, data: bytes) -> None:
+        """Raise BadSignature where these are not the signed bytes, as of a file that changed while it was read."""
+        if sha256(data) != self.sha256:
+            raise BadSignature(f"{self.file} signs other bytes than were read before; the file was changed: try again")
 
     def __str__(self) -> str:
         """Return one phrase for a report."""
@@ -168,7 +175,7 @@ def check_signature(path: str | Path, signature: str | Path | None, public_key: 
             f"{signature}, which names the key sha256:{key}, was not made with {public_key} or was changed since; "
             "check the key, or get the signature again"
         ) from None
-    return Signature(str(signature), key)
+    return Signature(str(signature), key, held)
 
 
 def _take(use: Any, name: str, path: str | Path) -> Any:

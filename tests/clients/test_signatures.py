@@ -24,6 +24,7 @@ from servers import serving
 from sigstore.dsse import Statement as DsseStatement
 
 import factorize
+from factorize.checker import __main__ as checker
 from factorize.checker.__main__ import main as check
 from factorize.client import fetch
 from factorize.encoding import canonical_json
@@ -123,6 +124,25 @@ def test_what_is_refused(home: Path) -> None:
         sign(home / "nothing", private_key=home / "own.pem")
     with pytest.raises(InvalidParameter, match="/dev/null is a pipe or a device"):
         sign("/dev/null", private_key=home / "own.pem", to=home / "null.sig")
+
+
+def test_a_file_that_changes_while_it_is_checked_is_not_the_signed_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The signature is then of what came later, and the report of what was read before; or the other way round."""
+    unsigned = json.loads((home / "r.json").read_bytes())
+    unsigned["delta"] *= 2
+    later = (home / "r.json").read_bytes()
+
+    def replace_and_check(path: Path, *given: Any) -> Any:
+        path.write_bytes(later)
+        return check_signature(path, *given)
+
+    (home / "r.json").write_bytes(signed(unsigned))
+    monkeypatch.setattr(checker, "check_signature", replace_and_check)
+    names = [str(home / name) for name in ("r.json", "f.safetensors")]
+    assert check([*names, "--signature", f"{names[0]}.sig", "--public-key", str(home / "own.pub")]) == 4
+    assert "signs other bytes than were read before" in capsys.readouterr().err
 
 
 def test_every_changed_field_of_a_bundle_is_refused(home: Path) -> None:
