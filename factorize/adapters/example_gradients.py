@@ -38,11 +38,19 @@ class ExampleGradients(GradSampleModule):
         mode: one of `GRAD_SAMPLE_MODES`; `streamed` keeps no gradient of each example of large layers
             (`factorize.adapters.layer_rows`).
         whole: modules that run again as a whole (`factorize.adapters.layer_copies`).
+        rehearsed: whether a rehearsal compares gradients, so that a layer may have examples elsewhere than in its rows
+            (`factorize.adapters.example_axes`).
         **options: options of Opacus's module.
     """
 
     def __init__(
-        self, model: torch.nn.Module, *, mode: str = "hooks", whole: Iterable[torch.nn.Module] = (), **options: Any
+        self,
+        model: torch.nn.Module,
+        *,
+        mode: str = "hooks",
+        whole: Iterable[torch.nn.Module] = (),
+        rehearsed: bool = False,
+        **options: Any,
     ) -> None:
         samplers = {kind: partial(_padded_rows, each) for kind, each in GradSampleModule.GRAD_SAMPLERS.items()}
         if mode == "streamed":
@@ -53,7 +61,7 @@ class ExampleGradients(GradSampleModule):
         self._call: LayerCall | None = None  # whose gradients are made
         self._examples: int | None = None  # in the present batch, if a tensor tells
         self._shared = set[torch.nn.Module]()  # embeddings that are looked up once for all examples
-        self._axes = ExampleAxes()
+        self._axes, self._rehearsed = ExampleAxes(), rehearsed
         super().__init__(model, strict=False, **options)  # strict, it refuses buffers, which copies read
 
     # torch.compiler.disable would import the compiler here, for jobs that compile nothing, too.
@@ -127,7 +135,7 @@ class ExampleGradients(GradSampleModule):
     def _count_examples(self, _: torch.nn.Module, *inputs: object) -> None:
         given = [each for each in tensors_of(inputs) if each.dim()]
         self._examples = len(given[0]) if given and self.batch_first else None
-        self._axes.begin(given if self.batch_first else [])
+        self._axes.begin(given if self.batch_first and self._rehearsed else [])
 
     def capture_activations_hook(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], output: Output) -> None:
         """Keep a layer's inputs until the gradient of its output comes, and those of an embedding where it looks up."""

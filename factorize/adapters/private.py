@@ -197,9 +197,13 @@ def make_private(
     noises = [private.noise] if planned.moments is None else [private.noise, private.second_noise]
     try:
         private.overflow_delta, private.data_mark = planned.overflow_delta, mark.keyed
-        modules = find_modules(model, whole)
         wrapped = ExampleGradients(
-            model, mode=grad_sample_mode, whole=modules, batch_first=batch_first, loss_reduction=loss_reduction
+            model,
+            mode=grad_sample_mode,
+            whole=find_modules(model, whole),
+            rehearsed=loss != "not_looked_at",
+            batch_first=batch_first,
+            loss_reduction=loss_reduction,
         )
         private.rehearsal = Rehearsal(wrapped, private.params, loss, loss_reduction, ranks)
         loader = PrivateLoader(given, planned, private, private.rehearsal, mark, axis=0 if batch_first else 1)

@@ -210,7 +210,7 @@ def rows_of(parameter: torch.nn.Parameter) -> torch.Tensor:
 
 def assert_gradients_of_each_example(make: Callable[[], torch.nn.Module], mode: str, shape: tuple[int, int]) -> None:
     x = torch.randint(WORDS, shape, generator=torch.Generator().manual_seed(1))
-    model = ExampleGradients(make(), mode=mode)
+    model = ExampleGradients(make(), mode=mode, rehearsed=True)
     loss_of(model, x).backward()
     for i in range(len(x)):
         plain = make()
@@ -267,7 +267,7 @@ def test_a_model_that_gives_positions_an_axis_itself_is_told_where() -> None:
 @pytest.mark.parametrize("examples", [1, 3, 4])
 def test_frames_of_videos_have_the_gradients_of_their_examples(mode: str, examples: int) -> None:
     x = torch.randn(examples, 3, 1, 6, 6, generator=torch.Generator().manual_seed(1))
-    model = ExampleGradients(Frames(), mode=mode)
+    model = ExampleGradients(Frames(), mode=mode, rehearsed=True)
     model(x).square().mean(1).mean().backward()
     for i in range(examples):
         plain = Frames()
@@ -291,7 +291,7 @@ def test_transformers_of_torch_have_gradients_of_each_example(name: str, mode: s
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 def test_a_layer_that_runs_again_draws_the_same_numbers(make: Callable[[], torch.nn.Module], mode: str) -> None:
     x = torch.randint(WORDS, (5, 8), generator=torch.Generator().manual_seed(1))
-    model, found = ExampleGradients(make(), mode=mode), []
+    model, found = ExampleGradients(make(), mode=mode, rehearsed=True), []
     for again in (False, True):
         torch.manual_seed(3)
         with torch.set_grad_enabled(again):
@@ -307,7 +307,7 @@ def test_a_layer_that_runs_again_draws_the_same_numbers(make: Callable[[], torch
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("make", [Random, Begun, *ENCODERS.values()])
 def test_a_batch_of_no_example_has_no_gradients(make: Callable[[], torch.nn.Module]) -> None:
-    model = ExampleGradients(make())
+    model = ExampleGradients(make(), rehearsed=True)
     model(torch.zeros(0, 8, dtype=torch.long)).sum().backward()
     assert all(rows_of(p).shape == (0, *p.shape) for p in model.parameters())
 
@@ -323,7 +323,7 @@ def test_a_token_beside_dropout_costs_no_other_masks_than_torch_draws() -> None:
 
 def test_a_layer_that_runs_again_does_so_in_the_precision_of_its_first_run() -> None:
     x = torch.randn(4, 2, 1, 6, 6, generator=torch.Generator().manual_seed(1))
-    plain, model = Frames(), ExampleGradients(Frames())
+    plain, model = Frames(), ExampleGradients(Frames(), rehearsed=True)
     for each in (plain, model):
         with torch.autocast("cpu", torch.bfloat16):
             loss = each(x).square().mean()

@@ -338,6 +338,11 @@ class TestRows:
             with pytest.raises(InvalidParameter, match="the model has no modules .*give a list of names"):
                 private(torch.nn.Sequential(Positions("TT")), texts(), 16, whole=names)
 
+    def test_are_those_of_examples_where_nobody_compares_gradients(self):
+        made = private(Positions("TT"), texts(), LENGTH // 2, loss="not_looked_at")
+        with pytest.raises(InvalidParameter, match="places.weight has 8 per-example gradients"):
+            train(made, of_words)
+
     @pytest.mark.parametrize("size", [LENGTH, LENGTH // 2])
     def test_that_are_as_many_as_there_are_tokens(self, size):
         with pytest.raises(InvalidParameter, match="mixes the examples.*a table of relative positions"):
