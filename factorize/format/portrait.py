@@ -103,7 +103,7 @@ def svg(title: str, sizes: np.ndarray) -> str:
         for level in range(1, _SHADES + 1)
         if (shades == level).any()
     )
-    text = escape(f"|{title}|, largest {largest:.3g}")
+    text = escape(f"|{title}|, largest shown {largest:.3g}")  # of the entries that were picked
     return (
         f'<span style="display:inline-block;margin-right:1em"><small>{text}</small><br>'
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_SIDE}" height="{_SIDE}" viewBox="0 0 {columns} {rows}" '
