@@ -15,6 +15,7 @@ from factorize.client.service import Origin
 from factorize.encoding import canonical_json
 from factorize.errors import ConditionNotMet
 from factorize.factors.factorization import Factorization
+from factorize.format.quantities import at_most
 from factorize.samplings import SAMPLINGS
 from factorize.training.learning_rate import STUDY
 
@@ -202,8 +203,8 @@ def advice_text(advice: Mapping[str, Any], code: tuple[str, ...], kept: str = ""
         *_wrapped("rate", f"{advice['rate']['value'] or ''} {advice['rate']['basis']}".strip()),
         *_wrapped("ranked by", advice["ranked_by"]),
         f"memory      {_vectors(advice['noise_vectors'])} of noise state",
-        f"sigma       {sigma['sums']:.6g} for sums of contributions of norm {sigma['clip_norm']:g}; "
-        f"{sigma['means']:.6g} for means with the divisor {sigma['divisor']} ({sigma['rests_on']})",
+        f"sigma       {at_most(sigma['sums'])} for sums of contributions of norm {sigma['clip_norm']:g}; "
+        f"{at_most(sigma['means'])} for means with the divisor {sigma['divisor']} ({sigma['rests_on']})",
     ]
     if advice["seconds_per_step"] is not None:
         cost = f"{advice['seconds_per_step']:.3g} s a step for {job['parameters']} parameters, on one core by a model"
@@ -242,7 +243,8 @@ def _budgets(rows: list[dict[str, Any]]) -> list[str]:
         return []
     return [
         f"{'memory ' + str(one['memory']):<12}{one['mechanism']}, {one['sampling'] or 'fixed'}: rmse "
-        f"{one['rmse_at_privacy']:.4g}, sigma {one['sigma_of_sums']:.4g} for sums; {_vectors(one['noise_vectors'])}"
+        f"{one['rmse_at_privacy']:.4g}, sigma {at_most(one['sigma_of_sums'], 4)} for sums; "
+        + _vectors(one["noise_vectors"])
         + ("" if one["seconds_per_step"] is None else f", {one['seconds_per_step']:.3g} s a step")
         for one in rows
     ]

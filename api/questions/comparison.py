@@ -15,6 +15,7 @@ from factorize.client.service import Origin, Service
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidSpec
 from factorize.factors.factorization import Factorization
+from factorize.format.quantities import at_most
 from factorize.plain_data import Examples, Frozen, NonNegative, OpenUnit, Positive, read_union
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
@@ -223,9 +224,10 @@ _SAMPLED_HEAD = (
 )
 
 
-def _sampled(row: dict[str, object]) -> str:
+def _sampled(row: JsonObject) -> str:
     """Return the numbers at the privacy."""
-    line = f"{row['sampling'] or 'fixed':<16}{row['rmse_at_privacy']:>10.5g}{_gap(row)}{row['sigma_of_sums']:>15.5g}"
+    sigma = at_most(row["sigma_of_sums"], 5)
+    line = f"{row['sampling'] or 'fixed':<16}{row['rmse_at_privacy']:>10.5g}{_gap(row)}{sigma:>15}"
     line += f"  {row['method']:<14}{row['rmse_without_secrecy']:>11.5g}"
     return line + f"{row['noise_vectors']:>9}{row['seconds']:>8.2f}"
 

@@ -99,6 +99,8 @@ def test_the_text_has_the_answers_and_the_code() -> None:
         "for sums of contributions of norm 1",
     ):
         assert told in text
+    text = advice_text({**found, "sigma": {**found["sigma"], "sums": 2.0000001, "means": 0.30000001}}, ("numpy",))
+    assert "2.00001 for sums" in text and "0.300001 for means" in text  # with fewer digits no less noise
     assert "for means with the divisor 6" in text and "Secret:" in text and "--- numpy ---" in text
     assert "--- torch ---" not in text and "DP-SGD" in text
     assert any("2 of 50 examples are in no batch" in note for note in found["notes"])

@@ -8,6 +8,13 @@ export function short(value, digits = 4) {
   return size >= 1e-3 && size < 1e6 ? String(Number(value.toPrecision(digits))) : Number(value.toPrecision(Math.max(1, digits - 1))).toExponential();
 }
 
+/** Return a positive number in a few digits that are not below it, as less noise would protect less. */
+export function enough(value, digits) {
+  const near = Number(value.toPrecision(digits));
+  const unit = 10 ** (Math.floor(Math.log10(value)) - digits + 1);
+  return String(near < value ? Number((near + unit).toPrecision(digits)) : near);
+}
+
 /** Return a ratio above zero in percent. */
 export function percent(value) {
   return value === null ? "unknown" : `${short(100 * value, 3)} %`;

@@ -6,7 +6,7 @@ import { barChart } from "./charts.js";
 import { block } from "./code.js";
 import { compose } from "./compose.js";
 import { button, details, el, table, tell, terms } from "./dom.js";
-import { seconds, short } from "./formats.js";
+import { enough, seconds, short } from "./formats.js";
 import { rowPictures } from "./rows.js";
 
 const TITLES = { torch: "torch", jax: "JAX", numpy: "numpy", federated: "the server" };
@@ -60,8 +60,8 @@ function takeCard(found) {
       ["sampling", job.clients ? null : found.sampling],
       [job.clients ? "clients" : "what the loader does", found.loader],
       ["secret", found.secret],
-      ["sigma of sums", `${short(sigma.sums, 6)} at clip norm ${sigma.clip_norm} (${sigma.rests_on})`],
-      ["sigma of means", `${short(sigma.means, 6)} with the divisor ${sigma.divisor}`],
+      ["sigma of sums", `${enough(sigma.sums, 6)} at clip norm ${sigma.clip_norm} (${sigma.rests_on})`],
+      ["sigma of means", `${enough(sigma.means, 6)} with the divisor ${sigma.divisor}`],
       ["learning rate", found.rate.value === null ? null : `${short(found.rate.value, 3)} for ${found.rate.optimizer}: ${found.rate.basis}`],
       ["rmse at this privacy", short(found.rmse_at_privacy, 6)],
       ["memory", `${found.noise_vectors} vectors of the model's size`],
@@ -86,7 +86,7 @@ function besideCard(found) {
     ...found.compared.map((one) => ({ name: one.what, value: one.rmse_at_privacy })),
   ].sort((a, b) => a.value - b.value);
   const others = found.compared.map((one) => el("li", {}, `${one.what}: ${one.mechanism}, ${one.sampling ?? "fixed order"}, ${short(one.rmse_at_privacy)}, ranking error ${short(one.ratio, 3)} times as large; vectors: ${one.noise_vectors}`));
-  const within = found.budgets.map((one) => el("tr", {}, el("td", {}, String(one.memory)), el("td", {}, one.mechanism), el("td", {}, one.sampling ?? "fixed order"), el("td", {}, short(one.rmse_at_privacy)), el("td", {}, short(one.sigma_of_sums, 5))));
+  const within = found.budgets.map((one) => el("tr", {}, el("td", {}, String(one.memory)), el("td", {}, one.mechanism), el("td", {}, one.sampling ?? "fixed order"), el("td", {}, short(one.rmse_at_privacy)), el("td", {}, enough(one.sigma_of_sums, 5))));
   return el(
     "section",
     { class: "card", "aria-labelledby": "beside" },

@@ -3,7 +3,7 @@
 import { barChart } from "./charts.js";
 import { compose } from "./compose.js";
 import { button, el, table } from "./dom.js";
-import { part, percent, seconds, short } from "./formats.js";
+import { enough, part, percent, seconds, short } from "./formats.js";
 import { scatterChart } from "./scatter.js";
 
 const MOST_BARS = 40;
@@ -48,7 +48,7 @@ function line(found, row, value, strong) {
     el("td", {}, short(value, 6)),
     el("td", {}, percent(row.relative_gap)),
     el("td", {}, String(row.noise_vectors)),
-    el("td", {}, row.sigma_of_sums === undefined || row.sigma_of_sums === null ? "" : short(row.sigma_of_sums, 5)),
+    el("td", {}, row.sigma_of_sums === undefined || row.sigma_of_sums === null ? "" : enough(row.sigma_of_sums, 5)),
     el("td", {}, row.sampling ?? "fixed order"),
     el("td", {}, seconds(row.seconds)),
     el("td", {}, button("Use its spec", () => compose(specOf(found, row)), { "aria-label": `Use the spec of ${name}` })),
