@@ -132,6 +132,7 @@ class FederatedRounds(Secret):
         self._sum = GroupedSum(size)
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
         self._broken, self._lock = False, RLock()  # a late update would else join the sum of the next round
+        self._written = 0  # the rows of noise that the state on the disk has used
         try:
             self._unlock = weakref.finalize(self, RunLock(self.path, field="path", alone=True).release)
             self._noise = NoiseGenerator(source_of(held), self.calibration, size, seed=seed, precision="float64")
@@ -325,7 +326,7 @@ class FederatedRounds(Secret):
         """
         noise = vars(self).pop("_noise", None)  # its rows stay used
         if noise is not None and self._broken:
-            noise.close()  # the round that could not be written is taken again, and nobody has seen its row
+            noise.close(self._written)  # the round that was not written is taken again, and nobody has seen its row
         self._broken = True
         self._unlock()
 
@@ -397,6 +398,7 @@ class FederatedRounds(Secret):
             "refused": dict(self.refused),
         }
         write_state(self.path, plain, arrays)
+        self._written = self._noise.step
 
     def _load(self) -> None:
         """Continue from the state in the file.
@@ -414,6 +416,7 @@ class FederatedRounds(Secret):
             raise InvalidParameter(message, field="model")
         self._auditor.load_state_dict({**kept["auditor"], "last": arrays["last"], "count": arrays["count"]})
         self._noise.load_state_dict(kept["noise"])
+        self._written = self._noise.step
         self.fleet = KnownClients(self.clients, kept["ids"], named_by=kept["named_by"])
         self.refused = Counter(kept["refused"])
         self._open, self._lost = set(kept["open"]), set(kept["open"])

@@ -159,12 +159,15 @@ class Checkpointed(Secret, ABC):
             self._move(self.step)
             self.step += 1
 
-    def close(self) -> None:
+    def close(self, kept: int = 0) -> None:
         """End threads, and let another generator of this process make the same noise, which nobody may have seen.
 
         If none does, the next step takes up the use of this noise again.
+
+        Args:
+            kept: number of rows that were released, and stay used.
         """
-        self._use.close()
+        self._use.close(kept)
 
     def _refuse_past(self, step: int) -> None:
         if step > self.steps:

@@ -229,9 +229,9 @@ class NoiseGenerator(Checkpointed):
     def _move(self, step: int) -> None:
         self._engine.step(step, None)
 
-    def close(self) -> None:
+    def close(self, kept: int = 0) -> None:
         """End threads, and let another generator make the same noise; see `Checkpointed`."""
-        super().close()
+        super().close(kept)
         self._engine.close()
 
     def _accept(self, name: str, values: np.ndarray, divisor: int = 1) -> np.ndarray:

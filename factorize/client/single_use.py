@@ -43,13 +43,13 @@ class _Rows:
 
     __slots__ = ("_use", "region", "stop")
 
-    def __init__(self, region: Region | None, use: NoiseUse) -> None:
-        self.region, self.stop, self._use = region, 0, weakref.ref(use)
+    def __init__(self, region: Region | None, use: NoiseUse | None, stop: int = 0) -> None:
+        self.region, self.stop, self._use = region, stop, None if use is None else weakref.ref(use)
 
     @property
     def in_use(self) -> bool:
         """Whether the generator that makes these rows is alive."""
-        return self._use() is not None
+        return self._use is not None and self._use() is not None
 
     def meets(self, other: _Rows) -> bool:
         """Return whether an entry of one noise is in both."""
@@ -128,11 +128,16 @@ class NoiseUse:
         """Go to the position of a checkpoint, after which rows may be made again."""
         self._next, self._rows.stop = {0: step}, step
 
-    def close(self) -> None:
-        """Let another generator make these entries, because it continues this one, or this one's were not released."""
+    def close(self, kept: int = 0) -> None:
+        """Let another generator make these entries, because it continues this one, or this one's were not released.
+
+        Args:
+            kept: number of rows that were released, and stay used.
+        """
         if self._rows in self._all():
             ended = {self._rows, *self._others()}
-            _ROWS[self._commitment] = [each for each in self._all() if each not in ended]
+            stay = [_Rows(self._rows.region, None, kept)] if kept else []
+            _ROWS[self._commitment] = [*(each for each in self._all() if each not in ended), *stay]
         self._next, self._begun, self._rows.stop = {}, 0, 0
 
     def _begin(self) -> None:

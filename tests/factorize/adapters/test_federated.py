@@ -234,6 +234,7 @@ def test_a_killed_server_goes_on_with_the_same_bits(
     assert_proved(broken, factors)
 
 
+@pytest.mark.single_use
 def test_a_round_that_was_not_written_is_not_gone_on_with(
     tmp_path: Path, factors: Factorization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,15 +244,20 @@ def test_a_round_that_was_not_written_is_not_gone_on_with(
     def full(*_: Any) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="the disk is full"):
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="the disk is full"):
+        patched.setattr(os, "fsync", full)
         rounds.close()
-    monkeypatch.undo()
     for act in (lambda: rounds.admit(FLEET), rounds.close):
         with pytest.raises(InvalidParticipation, match="start again from the file"):
             act()
     rounds.stop()
-    assert rounds_in(tmp_path, factors).step == 1
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with pytest.raises(InvalidParameter, match="noise"):  # the round before stays released
+        rounds_in(elsewhere, factors)
+    rounds = rounds_in(tmp_path, factors)
+    assert rounds.step == 1
+    one_round(rounds)
 
 
 def test_another_run_is_refused(tmp_path: Path, factors: Factorization) -> None:
