@@ -132,7 +132,15 @@ def make_private(
             physical=physical_batch_size,
         ),
         JobPrivacy(epsilon=epsilon, delta=delta, clip_norm=clip_norm, adjacency=adjacency),
-        JobNoise(source=source, seed=seed, calibration=calibration, adaptive=adaptive, second=second, beta=b2),
+        JobNoise(
+            source=source,
+            seed=seed,
+            calibration=calibration,
+            adaptive=adaptive,
+            second=second,
+            beta=b2,
+            generator="threefry2x32",
+        ),
     )
     planned, secret = plan(job, samplings_of(padded=True)), job.noise.secret
     if planned.moments is not None:

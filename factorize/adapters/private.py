@@ -25,7 +25,7 @@ from factorize.adapters.ranks.agreement import agree, own_rank, refuse_other_ran
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.rehearsal import Loss, Rehearsal
 from factorize.adapters.repeated_data import refuse_repeats
-from factorize.adapters.torch import TorchNoiseOptions
+from factorize.adapters.torch import TorchNoiseOptions, default_generator
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
 from factorize.privacy.adjacency import Adjacency
@@ -185,7 +185,14 @@ def make_private(
             ),
             JobPrivacy(epsilon=epsilon, delta=delta, clip_norm=clip_norm, adjacency=adjacency),
             JobNoise(
-                source=source, seed=seed, calibration=calibration, adaptive=adaptive, second=second, beta=betas[1]
+                source=source,
+                seed=seed,
+                calibration=calibration,
+                adaptive=adaptive,
+                second=second,
+                beta=betas[1],
+                generator=options.get("generator")
+                or default_generator(next(model.parameters(), torch.empty(0)).device),
             ),
         )
         planned = plan(job, _SAMPLINGS)

@@ -44,6 +44,11 @@ class TorchNoiseOptions(TypedDict, total=False):
     mesh: object
 
 
+def default_generator(device: torch.device) -> Literal["torch", "sfc64"]:
+    """Return the generator of a noise that streams, where the caller names none."""
+    return "torch" if device.type == "cuda" else "sfc64"
+
+
 class TorchNoiseGenerator(Secret):
     """The noise of each step as tensors like the parameters: sigma * (row t of C^-1 Z), for sums, cut up.
 
@@ -143,7 +148,7 @@ class TorchNoiseGenerator(Secret):
         region = self._layout.region
         source = source_of(held)
         streams = isinstance(source, Streamable)
-        self.generator = generator or ("torch" if streams and self._device.type == "cuda" else "sfc64")
+        self.generator = generator or (default_generator(self._device) if streams else "sfc64")
         self._made: core.NoiseGenerator | DeviceSource
         if self.generator == "sfc64" or self.generator == "shake128":
             self._made = core.NoiseGenerator(

@@ -24,7 +24,7 @@ from factorize.spec import LARGEST_BINS
 from factorize.structures.base import Matrix
 from factorize.structures.endless import AnyStrategy
 from factorize.training.batches import epochs_of
-from factorize.training.bin_draws import capacity_for, derived_key
+from factorize.training.bin_draws import capacity_for
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.bins_order import BallsInBins
 from factorize.training.job import Source, TrainingJob
@@ -108,7 +108,7 @@ class BallsInBinsSampling(Sampling):
         amplified = {"kind": "balls_in_bins", "epsilon": privacy.epsilon, "delta": privacy.delta}
         source = job.noise.source if self.bands is None else replace(job.noise.source, bands=self.bands)
         factors = source.find(bins * batching.epochs, epochs_of(batching.epochs), amplified)
-        key = derived_key(job.noise.secret, factors.digest)
+        key = job.noise.order_key(factors.digest)
         room: dict[str, Any] = {"physical_batch": physical, "capacity": capacity, "overflow": batching.overflow}
         order = self.order(examples, bins, batching.epochs, key, **room)
         extra = order.extra_delta(privacy.epsilon)

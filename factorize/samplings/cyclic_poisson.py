@@ -14,7 +14,6 @@ from factorize.privacy.question import Question, SamplingOptions, level_of
 from factorize.samplings.base import CodeNumbers, Drawn, Sampling
 from factorize.samplings.first_steps import leading_block
 from factorize.structures.base import Matrix
-from factorize.training.bin_draws import derived_key
 from factorize.training.job import Source, TrainingJob
 from factorize.training.sampling import CyclicPoisson
 
@@ -94,7 +93,7 @@ class CyclicPoissonSampling(Sampling):
         factors = source.find(steps, {"kind": "single"} if single else {"kind": "min_sep", "min_sep": source.bands})
         asked = SamplingOptions(dataset_size=examples, batch_size=batching.size, **job.scale)
         calibration = self.calibrate(factors, job.target, asked)
-        seed = int.from_bytes(derived_key(job.noise.secret, factors.digest), "little")
+        seed = int.from_bytes(job.noise.order_key(factors.digest), "little")
         order = self.order(examples, calibration, steps=steps, seed=seed)
         order.check(calibration.sensitivity.participation, factors.steps)
         return Drawn(factors=factors, calibration=calibration, order=order)

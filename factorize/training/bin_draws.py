@@ -86,7 +86,8 @@ def derived_key(seed: int, digest: str) -> bytes:
 
     Args:
         seed: secret seed, as `secrets.randbits(128)` draws it.
-        digest: digest of the factorization: the same seed draws another order for another one.
+        digest: digest of the factorization: the same seed draws another order for another one. Before it stands
+            a generator with noise of its own.
 
     Raises:
         InvalidParameter: the seed cannot be secret.

@@ -14,6 +14,7 @@ from factorize.numbers.scalars import whole_number
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.auditor import numbered_users
+from factorize.training.bin_draws import derived_key
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ class JobNoise:
         second: the factorization for the squares as the caller named it; `auto` asks for the optimum of Adam's second
             moments.
         beta: Adam's beta2.
+        generator: generator of the noise. As noise of one seed differs with it, so does a secret order.
     """
 
     source: Source
@@ -148,6 +150,11 @@ class JobNoise:
     adaptive: str = "plain"
     second: object = "auto"
     beta: float = 0.999
+    generator: str = "sfc64"
+
+    def order_key(self, digest: str) -> bytes:
+        """Return the key of the secret order of a run of some factors; see `derived_key`."""
+        return derived_key(self.secret, digest if self.generator == "sfc64" else f"{self.generator}{digest}")
 
     @cached_property
     def secret(self) -> int:

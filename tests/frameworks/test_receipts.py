@@ -24,6 +24,7 @@ from factorize.encoding import read_json
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.format.weights import TENSORS, digest_of_path
 from factorize.solvers import solve
+from factorize.spec import parse_spec
 from factorize.training.receipt import Receipt
 from factorize.training.released_weights import model_digest
 
@@ -176,6 +177,21 @@ def test_a_jax_job(tmp_path: Path, sampling: str) -> None:
     document = assert_proved(tmp_path, solving)
     assert document["noise"]["generator"] == "threefry2x32"
     assert document["model"] == model_digest({"weights": np.asarray(weights)})
+
+
+@pytest.mark.parametrize("sampling", ["balls_in_bins", "random_allocation"])
+def test_jobs_of_other_generators_and_one_seed_share_no_secret_order(tmp_path: Path, sampling: str) -> None:
+    """Their noises differ, so that no receipt tells that both drew the same batches."""
+    about = {"participation": {"kind": "fixed_epochs", "epochs": EPOCHS}, "mechanism": {"kind": "identity"}}
+    factors = solve(parse_spec({"workload": {"kind": "prefix", "n": N}, **about}))
+    settings: dict[str, Any] = {**COMMON, "sampling": sampling, "physical_batch_size": 4}
+    ours = torch_job(Receipt(tmp_path / "torch.json"), lambda spec: factors, **settings)
+    job = {"loss": lambda w, x: (w * x).sum(), "examples": EXAMPLES, "receipt": Receipt(tmp_path / "jax.json")}
+    theirs = make_private_jax("auto", solve=lambda spec: factors, **job, **settings)
+    shake = torch_job(Receipt(tmp_path / "shake.json"), lambda spec: factors, generator="shake128", **settings)
+    orders = [ours.loader.order, theirs.batches.order, shake.loader.order]
+    first, second, third = (set(np.asarray(order[0]).tolist()) for order in orders)
+    assert all((first, second, third)) and len({frozenset(batch) for batch in (first, second, third)}) == 3
 
 
 def test_a_jax_job_of_numpy_numbers(tmp_path: Path) -> None:
