@@ -15,6 +15,7 @@ from factorize.errors import InvalidParameter
 from factorize.factors.certificate import Certificate
 from factorize.factors.sensitivity import sensitivity_of
 from factorize.format.labels import describe_spec
+from factorize.format.quantities import at_most
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def title(factorization: Factorization) -> str:
     kind = "exact" if sensitivity.exact else "upper bound"
     gap = "no bound known" if certificate.relative_gap is None else f"gap to the bound {certificate.relative_gap:.1e}"
     numbers = (
-        f"sensitivity {sensitivity.value:.6g} ({kind})",
+        f"sensitivity {at_most(sensitivity.value)} ({kind})",
         f"RMSE {loss.rmse:.6g}",
         f"max error {loss.max_error:.6g}",
         gap,

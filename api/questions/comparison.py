@@ -214,7 +214,7 @@ def _row(row: JsonObject, private: bool) -> str:
     loss, kind = row["loss"], row["sensitivity"]["kind"]
     line = f"{loss['objective']:>13.7g}{_gap(row)}{loss['rmse']:>10.5g}{loss['max_error']:>11.5g}"
     line += f"{row['rmse_at_privacy']:>12.5g}" if private else ""
-    line += f"{row['sensitivity']['value']:>9.4g}{'exact' if kind == 'exact' else 'bound':>7}"
+    line += f"{at_most(row['sensitivity']['value'], 4):>9}{'exact' if kind == 'exact' else 'bound':>7}"
     return line + f"{row['noise_vectors']:>9}{row['redraws']:>9.3g}{row['flops']:>9.4g}{row['seconds']:>7.2f}"
 
 

@@ -37,6 +37,7 @@ from factorize.errors import (
 )
 from factorize.format.claims import is_exact
 from factorize.format.labels import describe_spec
+from factorize.format.quantities import at_most
 
 if TYPE_CHECKING:
     from factorize.format.manifest import Manifest
@@ -316,7 +317,7 @@ def describe_certificate(certificate: Mapping[str, Any]) -> list[str]:
     kind = "exact" if is_exact(sensitivity) else "an upper bound"
     named = {"objective": "objective", "rmse": "rmse", "max error": "max_error", "last iterate": "last_iterate"}
     numbers = {
-        "sensitivity": f"{sensitivity['value']:.12g}  ({kind}: {sensitivity['rule']})",
+        "sensitivity": f"{at_most(sensitivity['value'], 12)}  ({kind}: {sensitivity['rule']})",
         **{name: _loss(loss[field], 12) for name, field in named.items()},
         "lower bound": _bound(certificate["lower_bound"]),
         **({"class bound": _bound(own)} if (own := certificate.get("class_lower_bound")) else {}),

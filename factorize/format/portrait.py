@@ -27,7 +27,7 @@ def line(manifest: Manifest) -> str:
     stated = certificate["sensitivity"]
     parts = [
         describe_spec(manifest.spec),
-        f"sensitivity {stated['value']:.6g} ({stated['kind']})",
+        f"sensitivity {at_most(stated['value'])} ({stated['kind']})",
         f"rmse {_number(certificate['loss']['rmse'])}",
         _gap(certificate) + ("" if certificate["converged"] else ", tolerance not met"),
         f"digest {manifest.digest[:12]}",

@@ -78,11 +78,19 @@ def test_schedules_keep_their_names(view: Watched) -> None:
     assert [name_schedule(rates) for rates in lists] == [*(name for _, name in NAMED_SCHEDULES), None, None]
 
 
-def test_a_sigma_in_fewer_digits_is_no_less_noise(view: Watched) -> None:
+def test_a_sigma_and_a_sensitivity_in_fewer_digits_are_no_smaller(view: Watched) -> None:
     view.go("recommend")
     shown = "values => import('/page/formats.js').then(module => values.map(value => module.enough(value, 5)))"
     values = [1.00001, 2.00255001, 0.99999999, 3.0, 1.23451e-7, 98765.4321]
     assert view.page.evaluate(shown, values) == ["1.0001", "2.0026", "1", "3", "1.2346e-7", "98766"]
+    stated = {"value": 2.000001, "kind": "exact", "rule": "column norms", "participation": {"kind": "single"}}
+    certificate = {
+        **{"sensitivity": stated, "loss": {"rmse": None}, "residual": {"max_abs": 0.0}, "converged": True},
+        **dict.fromkeys(("lower_bound", "class_lower_bound", "relative_gap")),
+    }
+    spec = {"objective": {"kind": "mean"}, "mechanism": {"kind": "dense"}, "tolerance": 0.5}
+    told = "both => import('/page/certificate.js').then(module => module.sentences(...both))"
+    assert "by at most 2.00001 times the clip norm" in view.page.evaluate(told, [certificate, spec])[0]
 
 
 def test_what_is_wrong_stands_at_its_field(view: Watched) -> None:

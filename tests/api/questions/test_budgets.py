@@ -81,12 +81,16 @@ def test_two_ways_to_say_the_memory_are_refused() -> None:
         compare(factorize.Spec.of("prefix", n=4), budgets=[-1])
 
 
-def test_no_sigma_of_a_table_is_rounded_down() -> None:
+def test_no_sigma_or_sensitivity_of_a_table_is_rounded_down() -> None:
     asked: dict[str, Any] = {"epsilon": 2.0, "delta": 0.01, "dataset_size": 16, "batch_size": 2}
     table = factorize.compare("prefix", n=8, **asked, samplings=["poisson"], progress=False).document
     for row in table["rows"]:
         row["sigma_of_sums"] = 1.00001
     assert text(table).count("         1.0001  ") == len(table["rows"])
+    plain = factorize.compare("prefix", n=8, progress=False).document
+    for row in plain["rows"]:
+        row["sensitivity"]["value"] = 1.0001
+    assert text(plain).count("    1.001  exact") == len(plain["rows"])
 
 
 def test_only_the_mean_objective_bounds_the_error_that_rows_show() -> None:

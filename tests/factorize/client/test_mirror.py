@@ -33,6 +33,7 @@ from factorize.errors import (
     SolveFailed,
     StoreUnavailable,
 )
+from factorize.format.quantities import at_most
 from factorize.solvers import choose, solve
 from factorize.spec import Spec
 from factorize.storage.medium.bucket import connect
@@ -288,7 +289,7 @@ def test_pages_say_what_a_result_is(made: Path) -> None:
     page = (made / "mirror/pages" / f"{digest}.html").read_text()
     manifest = stored(made).manifest(str(digest))
     for words in (
-        f"{manifest.certificate['sensitivity']['value']:.12g}",
+        at_most(manifest.certificate["sensitivity"]["value"], 12),
         "factorize get",
         manifest.file.sha256,
         "Cite",

@@ -10,11 +10,13 @@ from specs import solved
 
 import factorize
 from factorize import factors as module
+from factorize.api.terminal.output import describe_certificate
 from factorize.client import Factors, load
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
 from factorize.factors.factorization import Factorization
 from factorize.format.manifest import Manifest
-from factorize.format.portrait import sentences, svg, thinned
+from factorize.format.portrait import line, sentences, svg, thinned
+from factorize.format.quantities import at_most
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +84,16 @@ def test_what_does_not_fit_says_the_way_out(whole: Factorization, monkeypatch: p
 
 def test_a_line_states_kind_n_sensitivity_loss_and_gap(whole: Factorization, light: Factors) -> None:
     certificate = whole.certificate
-    told = f"sensitivity {certificate.sensitivity.value:.6g} (exact); rmse {certificate.loss.rmse:.6g}; gap "
+    told = f"sensitivity {at_most(certificate.sensitivity.value)} (exact); rmse {certificate.loss.rmse:.6g}; gap "
     assert repr(whole).startswith("<Factors prefix(n=6), single, mean, square_root") and told in repr(whole)
     assert repr(light) == repr(whole) and whole.digest[:12] in repr(whole)
+
+
+def test_a_sensitivity_in_fewer_digits_is_no_smaller(whole: Factorization) -> None:
+    stated = dict(whole.manifest["certificate"])
+    stated["sensitivity"] = {**stated["sensitivity"], "value": 2.00000100000001}
+    assert "sensitivity 2.00001 (exact)" in line(Manifest(whole.manifest, certificate=stated))
+    assert describe_certificate(stated)[0].split()[1] == "2.00000100001"
 
 
 class Tags(HTMLParser):

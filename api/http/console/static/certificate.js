@@ -1,7 +1,7 @@
 // The certificate in plain words.
 
 import { details, el, terms } from "./dom.js";
-import { part, percent, seconds, short } from "./formats.js";
+import { enough, part, percent, seconds, short } from "./formats.js";
 
 /** Show what was asked and what is certified. */
 export function certificateCard(manifest) {
@@ -29,7 +29,7 @@ export function sentences(certificate, spec) {
 
 function sensitive({ value, kind, rule, participation }) {
   const sure = kind === "exact" ? "exact" : "an upper bound";
-  return `One example can change what is released by at most ${short(value, 6)} times the clip norm (${sure}, by the rule "${rule}"), under the participation ${part({ kind: "single", ...participation })}. Scale the noise to this number.`;
+  return `One example can change what is released by at most ${enough(value, 6)} times the clip norm (${sure}, by the rule "${rule}"), under the participation ${part({ kind: "single", ...participation })}. Scale the noise to this number.`;
 }
 
 function errors({ rmse, max_error, last_iterate }) {
