@@ -254,7 +254,7 @@ class TestRefusals:
         with pytest.raises(InvalidParameter):
             private(**wrong)
 
-    @pytest.mark.parametrize("wrong", ["ModuleValidator", "DataParallel"])
+    @pytest.mark.parametrize("wrong", ["running statistics", "DataParallel"])
     def test_models_that_cannot_be_private_here(self, wrong):
         mixing = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5))
         model = torch.nn.DataParallel(network()) if wrong == "DataParallel" else mixing

@@ -550,7 +550,9 @@ class Made(Door):
             "a loader with `shuffle=True`": Mistake("said", self._shuffled),
             "a factorization for another participation than the order's": refused("n=6", epochs=3),
             "users with several examples, in secret batches": Mistake("right", self._drawn_users),
-            "batch norm": refused("BatchNorm", torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))),
+            "batch norm": refused(
+                "running statistics", torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+            ),
             "`DataParallel` or `DistributedDataParallel` of torch": refused(
                 "DataParallel", torch.nn.DataParallel(network())
             ),
