@@ -15,7 +15,7 @@ from factorize.errors import InvalidParameter
 from factorize.factors.certificate import Certificate
 from factorize.factors.sensitivity import sensitivity_of
 from factorize.format.labels import describe_spec
-from factorize.format.quantities import at_most
+from factorize.format.quantities import at_least, at_most
 from factorize.structures.toeplitz import ToeplitzMatrix
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def _beside_bound(axes: Axes, curve: ErrorCurve, factorization: Factorization) -
         note = " (none known)"
     elif bound is None:  # it is no line in the picture
         kind, objective = factorization.spec.objective.kind, factorization.certificate.loss.objective
-        note = f"\n{kind} objective {objective:.6g}, its lower bound {stated.objective:.6g}"
+        note = f"\n{kind} objective {objective:.6g}, its lower bound {at_least(stated.objective)}"
     _finish(axes, curve, f"the same against the certified bound{note}")
 
 

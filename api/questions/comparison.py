@@ -15,7 +15,7 @@ from factorize.client.service import Origin, Service
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidSpec
 from factorize.factors.factorization import Factorization
-from factorize.format.quantities import at_most
+from factorize.format.quantities import at_least, at_most
 from factorize.plain_data import Examples, Frozen, NonNegative, OpenUnit, Positive, read_union
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
@@ -239,10 +239,11 @@ def _gap(row: JsonObject) -> str:
 
 def _bounds(table: JsonObject) -> list[str]:
     bound = table["lower_bound"]
-    lines = ["no lower bound is known" if bound is None else f"lower bound {bound['objective']:.9g} ({bound['rule']})"]
+    known = "" if bound is None else f"lower bound {at_least(bound['objective'], 9)} ({bound['rule']})"
+    lines = [known or "no lower bound is known"]
     for name, one in table["sampled_bounds"].items():
-        rmse = f", rmse {one['objective'] ** 0.5:.5g}" if table["objective"] == "mean" else ""
-        lines.append(f"lower bound under {name}: {one['objective']:.9g} at this privacy{rmse} ({one['rule']})")
+        rmse = f", rmse {at_least(one['objective'] ** 0.5, 5)}" if table["objective"] == "mean" else ""
+        lines.append(f"lower bound under {name}: {at_least(one['objective'], 9)} at this privacy{rmse} ({one['rule']})")
     return lines
 
 

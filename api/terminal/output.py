@@ -22,6 +22,7 @@ import typer
 from typer.models import ArgumentInfo
 
 from factorize.api.terminal.spec_command import OnceCommand, complete_spec
+from factorize.encoding import JsonObject
 from factorize.errors import (
     CertificateError,
     CorruptObject,
@@ -37,7 +38,7 @@ from factorize.errors import (
 )
 from factorize.format.claims import is_exact
 from factorize.format.labels import describe_spec
-from factorize.format.quantities import at_most
+from factorize.format.quantities import at_least, at_most
 
 if TYPE_CHECKING:
     from factorize.format.manifest import Manifest
@@ -333,8 +334,8 @@ def _loss(value: float | None, digits: int) -> str:
     return "infinite" if value is None else f"{value:.{digits}g}"
 
 
-def _bound(bound: Mapping[str, object] | None) -> str:
-    return "none known" if bound is None else f"{bound['objective']:.12g}  ({bound['rule']})"
+def _bound(bound: JsonObject | None) -> str:
+    return "none known" if bound is None else f"{at_least(bound['objective'], 12)}  ({bound['rule']})"
 
 
 def describe_manifest(manifest: Manifest) -> str:

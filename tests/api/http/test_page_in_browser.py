@@ -85,12 +85,18 @@ def test_a_sigma_and_a_sensitivity_in_fewer_digits_are_no_smaller(view: Watched)
     assert view.page.evaluate(shown, values) == ["1.0001", "2.0026", "1", "3", "1.2346e-7", "98766"]
     stated = {"value": 2.000001, "kind": "exact", "rule": "column norms", "participation": {"kind": "single"}}
     certificate = {
-        **{"sensitivity": stated, "loss": {"rmse": None}, "residual": {"max_abs": 0.0}, "converged": True},
-        **dict.fromkeys(("lower_bound", "class_lower_bound", "relative_gap")),
+        **{
+            "sensitivity": stated,
+            "loss": {"rmse": None, "objective": 3.0},
+            "residual": {"max_abs": 0.0},
+            "converged": True,
+        },
+        **{"lower_bound": {"objective": 1.999999999, "rule": "dual"}, "class_lower_bound": None, "relative_gap": 0.5},
     }
     spec = {"objective": {"kind": "mean"}, "mechanism": {"kind": "dense"}, "tolerance": 0.5}
     told = "both => import('/page/certificate.js').then(module => module.sentences(...both))"
-    assert "by at most 2.00001 times the clip norm" in view.page.evaluate(told, [certificate, spec])[0]
+    sentences = view.page.evaluate(told, [certificate, spec])
+    assert "by at most 2.00001 times the clip norm" in sentences[0] and "below 1.9999999 (" in sentences[2]
 
 
 def test_what_is_wrong_stands_at_its_field(view: Watched) -> None:

@@ -93,7 +93,9 @@ def test_a_sensitivity_in_fewer_digits_is_no_smaller(whole: Factorization) -> No
     stated = dict(whole.manifest["certificate"])
     stated["sensitivity"] = {**stated["sensitivity"], "value": 2.00000100000001}
     assert "sensitivity 2.00001 (exact)" in line(Manifest(whole.manifest, certificate=stated))
-    assert describe_certificate(stated)[0].split()[1] == "2.00000100001"
+    stated["lower_bound"] = {"objective": 1.999999999999999, "rule": "dual"}
+    told = {words[:12].strip(): words[12:].split()[0] for words in describe_certificate(stated)}
+    assert told["sensitivity"] == "2.00000100001" and told["lower bound"] == "1.99999999999"
 
 
 class Tags(HTMLParser):

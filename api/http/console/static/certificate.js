@@ -1,7 +1,7 @@
 // The certificate in plain words.
 
 import { details, el, terms } from "./dom.js";
-import { enough, part, percent, seconds, short } from "./formats.js";
+import { enough, floored, part, percent, seconds, short } from "./formats.js";
 
 /** Show what was asked and what is certified. */
 export function certificateCard(manifest) {
@@ -40,10 +40,10 @@ function errors({ rmse, max_error, last_iterate }) {
 function bounded({ lower_bound, class_lower_bound, relative_gap, loss }, spec) {
   const objective = part(spec.objective);
   if (!lower_bound) {
-    const within = class_lower_bound ? ` No matrix of its class is below ${short(class_lower_bound.objective, 8)} ("${class_lower_bound.rule}").` : "";
+    const within = class_lower_bound ? ` No matrix of its class is below ${floored(class_lower_bound.objective, 8)} ("${class_lower_bound.rule}").` : "";
     return `No lower bound over all matrices is known here. The objective ${objective} is ${short(loss.objective, 8)}.${within}`;
   }
-  return `No matrix has an objective ${objective} below ${short(lower_bound.objective, 8)} ("${lower_bound.rule}"). This one has ${short(loss.objective, 8)}, which is ${percent(relative_gap)} above.`;
+  return `No matrix has an objective ${objective} below ${floored(lower_bound.objective, 8)} ("${lower_bound.rule}"). This one has ${short(loss.objective, 8)}, which is ${percent(relative_gap)} above.`;
 }
 
 function exact({ max_abs }) {

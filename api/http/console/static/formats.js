@@ -15,6 +15,13 @@ export function enough(value, digits) {
   return String(near < value ? Number((near + unit).toPrecision(digits)) : near);
 }
 
+/** Return a positive number in a few digits that are not above it, as a lower bound is shown. */
+export function floored(value, digits) {
+  const near = Number(value.toPrecision(digits));
+  const unit = 10 ** (Math.floor(Math.log10(value)) - digits + 1);
+  return String(near > value ? Number((near - unit).toPrecision(digits)) : near);
+}
+
 /** Return a ratio above zero in percent. */
 export function percent(value) {
   return value === null ? "unknown" : `${short(100 * value, 3)} %`;
