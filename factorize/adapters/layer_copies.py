@@ -55,7 +55,9 @@ class LayerCopy:
 
     def __init__(self, layer: torch.nn.Module) -> None:
         self._layer = layer
-        self._copy = deepcopy(layer).to("meta")
+        # Its parameters take no memory, and each run brings its own.
+        empty: dict[int, object] = {id(p): torch.nn.Parameter(torch.empty(0)) for p in layer.parameters()}
+        self._copy = deepcopy(layer, empty)
         for each in self._copy.modules():  # whose buffers become attributes
             each._buffers.clear()
         self._deep = any(True for _ in layer.children())
