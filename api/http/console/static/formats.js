@@ -8,18 +8,20 @@ export function short(value, digits = 4) {
   return size >= 1e-3 && size < 1e6 ? String(Number(value.toPrecision(digits))) : Number(value.toPrecision(Math.max(1, digits - 1))).toExponential();
 }
 
-/** Return a positive number in a few digits that are not below it, as less noise would protect less. */
-export function enough(value, digits) {
+function rounded(value, digits, sign) {
   const near = Number(value.toPrecision(digits));
   const unit = 10 ** (Math.floor(Math.log10(value)) - digits + 1);
-  return String(near < value ? Number((near + unit).toPrecision(digits)) : near);
+  return String(sign * (near - value) < 0 ? Number((near + sign * unit).toPrecision(digits)) : near);
+}
+
+/** Return a positive number in a few digits that are not below it, as less noise would protect less. */
+export function enough(value, digits) {
+  return rounded(value, digits, 1);
 }
 
 /** Return a positive number in a few digits that are not above it, as a lower bound is shown. */
 export function floored(value, digits) {
-  const near = Number(value.toPrecision(digits));
-  const unit = 10 ** (Math.floor(Math.log10(value)) - digits + 1);
-  return String(near > value ? Number((near - unit).toPrecision(digits)) : near);
+  return rounded(value, digits, -1);
 }
 
 /** Return a ratio above zero in percent. */
