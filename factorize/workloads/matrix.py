@@ -70,7 +70,8 @@ class UserMatrix(Workload):
         if self._array is None:
             raise InvalidWorkload(
                 f"the spec names the matrix {self.sha256} without its numbers; give the array to `solve`, or to the "
-                "factors of a file by `opened(matrices={sha256: array})`; a service needs it first (POST /v1/matrices)"
+                "factors of a file by `opened(matrices={sha256: array})`; for a service, upload it first "
+                "(POST /v1/matrices)"
             )
         return self._array
 
