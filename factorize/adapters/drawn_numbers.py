@@ -66,7 +66,7 @@ class _Masks(TorchFunctionMode):
 
 
 class DrawnNumbers(_Masks):
-    """What a layer draws in one call.
+    """What a layer draws in one call, and a context that keeps its masks.
 
     Args:
         device: the layer's device.
@@ -78,19 +78,8 @@ class DrawnNumbers(_Masks):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
-        self.before, self._device, self._begun = _numbers_of(device), device, False
+        self.before, self._device = _numbers_of(device), device
         self.masks: list[tuple[torch.Tensor, Numbers]] = []
-
-    def begin(self) -> None:
-        """Keep masks from here on."""
-        self.__enter__()
-        self._begun = True
-
-    def end(self) -> None:
-        """Keep them no longer."""
-        if self._begun:
-            self.__exit__(None, None, None)
-        self._begun = False
 
     def any(self) -> bool:
         """Return whether a number was drawn."""

@@ -7,7 +7,7 @@ none, and draw random numbers: the copy draws the same. Opacus's copies take one
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from copy import deepcopy
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -61,6 +61,9 @@ class LayerCopy:
         for each in self._copy.modules():  # whose buffers become attributes
             each._buffers.clear()
         self._deep = any(True for _ in layer.children())
+        attention = [each for each in layer.modules() if isinstance(each, torch.nn.MultiheadAttention)]
+        self._drops_attention = any(each.dropout for each in attention)
+        self._running = ExitStack()  # what holds while the layer runs
         self._numbers: DrawnNumbers
         self._buffers = list[tuple[int, int]]()  # the buffers before a call, and their versions
         self._drew_the_same = False  # whether a call was compared that drew numbers
@@ -78,10 +81,12 @@ class LayerCopy:
         self._buffers = _versions_of(self._layer)
         self._numbers = DrawnNumbers(next(self._layer.parameters()).device)
         if self._deep and self._layer.training and torch.is_grad_enabled():
-            self._numbers.begin()
+            self._running.enter_context(self._numbers)
+            if self._drops_attention:  # in the fused kernels of a GPU, by numbers that no other kernel draws
+                self._running.enter_context(sdpa_kernel(SDPBackend.MATH))
 
     def _leave(self, *_: object) -> None:
-        self._numbers.end()
+        self._running.close()
 
     def end(
         self, inputs: Sequence[object], options: Mapping[str, object], output: Output, layout: RowLayout
@@ -89,11 +94,13 @@ class LayerCopy:
         """Return what the layer got in the call that has ended.
 
         Raises:
-            TypeError: it has changed a buffer.
+            TypeError: it has changed a buffer, or returns a number for all examples.
         """
         if _versions_of(self._layer) != self._buffers:
             raise TypeError("it changes a buffer, such as running statistics, or those of spectral_norm")
         first = first_of(output).detach()
+        if not first.dim():
+            raise TypeError("it returns one number for all examples first, such as a mean loss")
         device = first.device.type
         precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         leaves, form = tree_flatten((tuple(inputs), dict(options)))

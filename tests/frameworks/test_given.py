@@ -392,10 +392,22 @@ class Beside(torch.nn.Module):
         return x + self.table()
 
 
+class Averaged(torch.nn.Module):
+    """A model with a parameter of its own that returns its loss, as CLIP does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.scale * x).mean()
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
         (Beside, "a Table: none of what it takes is a tensor with the batch axis"),
+        (Averaged, "a Averaged: it returns one number for all examples first"),
         (
             lambda: normed(torch.nn.utils.parametrizations.spectral_norm)[0],
             "a Parametr.*changes a buffer.*spectral_norm",
