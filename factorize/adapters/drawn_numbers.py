@@ -6,6 +6,7 @@ Dropout are kept, since tensors within a layer may have other axes first, or lie
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
@@ -43,7 +44,7 @@ class _Dropout(NamedTuple):
         return self.input.mul_(factors) if self.inplace else self.input * factors
 
 
-class _Masks(TorchFunctionMode):
+class _Masks(TorchFunctionMode, ABC):
     """Code in which masks come from `mask`."""
 
     def __torch_function__(
@@ -60,9 +61,9 @@ class _Masks(TorchFunctionMode):
                 return dropout.mask_by(self.mask(dropout.input, dropout.p))
         return call(*inputs, **(options or {}))
 
+    @abstractmethod
     def mask(self, tensor: torch.Tensor, p: float) -> torch.Tensor:
         """Return which entries of a tensor stay."""
-        raise NotImplementedError
 
 
 class DrawnNumbers(_Masks):

@@ -78,9 +78,11 @@ class LayerCopy:
         return [*handles, self._layer.register_forward_hook(capture, with_kwargs=True)]
 
     def _begin(self, *_: object) -> None:
+        if not (self._layer.training and torch.is_grad_enabled()):
+            return
         self._buffers = _versions_of(self._layer)
         self._numbers = DrawnNumbers(next(self._layer.parameters()).device)
-        if self._deep and self._layer.training and torch.is_grad_enabled():
+        if self._deep:
             self._running.enter_context(self._numbers)
             if self._drops_attention:  # in the fused kernels of a GPU, by numbers that no other kernel draws
                 self._running.enter_context(sdpa_kernel(SDPBackend.MATH))
