@@ -21,7 +21,7 @@ import torch
 from opacus.optimizers import DPOptimizer
 
 from factorize import parse_spec
-from factorize.adapters.clipping import clipped_sums
+from factorize.adapters.gradients.clipping import clipped_sums
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.private import make_private
 from factorize.adapters.torch import NoiseGenerator

@@ -28,7 +28,7 @@ from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 
 from factorize import parse_spec
-from factorize.adapters.example_gradients import ExampleGradients
+from factorize.adapters.gradients.example_gradients import ExampleGradients
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.factors import Factors
 from factorize.solvers import solve

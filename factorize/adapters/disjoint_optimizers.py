@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from factorize.adapters.clipping import SCALED_LOSS
+from factorize.adapters.gradients.clipping import SCALED_LOSS
 from factorize.errors import InvalidParameter
 
 

@@ -18,10 +18,10 @@ from threading import RLock
 import numpy as np
 from numpy.typing import ArrayLike
 
-from factorize.adapters.client_ids import EARLY_REASON, ClientId, KnownClients, listed
-from factorize.adapters.clipped_sums import GroupedSum, check_roundings, clipped, flattened, unflattened
-from factorize.adapters.method_lock import one_at_a_time
-from factorize.adapters.state_file import read_state, write_state
+from factorize.adapters.gradients.clipped_sums import GroupedSum, check_roundings, clipped, flattened, unflattened
+from factorize.adapters.rounds.client_ids import EARLY_REASON, ClientId, KnownClients, listed
+from factorize.adapters.rounds.method_lock import one_at_a_time
+from factorize.adapters.rounds.state_file import read_state, write_state
 from factorize.client.checkpoints import check_stated
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of

@@ -17,8 +17,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 from flwr.serverapp.strategy.strategy_utils import sample_nodes
 
-from factorize.adapters.client_ids import ClientId, client_id
 from factorize.adapters.federated import FederatedRounds
+from factorize.adapters.rounds.client_ids import ClientId, client_id
 from factorize.encoding import in_one_line
 from factorize.errors import InvalidParameter, InvalidParticipation
 

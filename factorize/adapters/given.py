@@ -13,8 +13,8 @@ from opacus.validators import ModuleValidator
 from torch.nn.parameter import is_lazy
 
 from factorize.adapters.disjoint_optimizers import parts_of
+from factorize.adapters.gradients.raw_gradients import refuse_hooks
 from factorize.adapters.ranks.placements import is_sharded
-from factorize.adapters.raw_gradients import refuse_hooks
 from factorize.errors import InvalidParameter
 
 _MAX_NAMES = 3

@@ -19,11 +19,11 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from factorize.adapters.coefficients import PlanTable, plan_table
-from factorize.adapters.jax_guard import StepGuard, checked_state, refuse_data, seal_of, sealed
-from factorize.adapters.jax_leaves import checked_dtype, real_leaves, refuse_unfit
-from factorize.adapters.jax_normals import normals
-from factorize.adapters.jax_processes import refuse_alone, refuse_other_noise
-from factorize.adapters.jax_table import (
+from factorize.adapters.jax_arrays.jax_guard import StepGuard, checked_state, refuse_data, seal_of, sealed
+from factorize.adapters.jax_arrays.jax_leaves import checked_dtype, real_leaves, refuse_unfit
+from factorize.adapters.jax_arrays.jax_normals import normals
+from factorize.adapters.jax_arrays.jax_processes import refuse_alone, refuse_other_noise
+from factorize.adapters.jax_arrays.jax_table import (
     SplitDouble,
     advance,
     on_device,

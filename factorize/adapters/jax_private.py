@@ -11,9 +11,9 @@ import optax
 
 from factorize.adapters.adaptive.jax_joint import JointState, scale_by_joint_adam
 from factorize.adapters.jax import NoiseState, NoiseTransformation, Precision, correlated_noise, noise_commitment
-from factorize.adapters.jax_batches import GuardedBatches
-from factorize.adapters.jax_gradients import ClippedGradients
-from factorize.adapters.jax_guard import checked_state, refuse_data
+from factorize.adapters.jax_arrays.jax_batches import GuardedBatches
+from factorize.adapters.jax_arrays.jax_gradients import ClippedGradients
+from factorize.adapters.jax_arrays.jax_guard import checked_state, refuse_data
 from factorize.adapters.jobs import FactorSource, adam_workload, plan, samplings_of, second_seed
 from factorize.errors import InvalidParameter
 from factorize.privacy import NOT_LOOKED_AT, Calibration

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Sampler, default_collate
 
-from factorize.adapters.altered_batches import Part, Randomness, alter_batches, rare_examples
-from factorize.adapters.data_mark import DataMark
-from factorize.adapters.data_reads import DataReads
-from factorize.adapters.empty_batches import collate_or_empty, empty_like
-from factorize.adapters.given_data import GivenData
+from factorize.adapters.checks.altered_batches import Part, Randomness, alter_batches, rare_examples
+from factorize.adapters.checks.rehearsal import Rehearsal
+from factorize.adapters.data.data_mark import DataMark
+from factorize.adapters.data.data_reads import DataReads
+from factorize.adapters.data.empty_batches import collate_or_empty, empty_like
+from factorize.adapters.data.given_data import GivenData
+from factorize.adapters.data.mixed_data import refuse_mixed_data
 from factorize.adapters.jobs import Planned
-from factorize.adapters.mixed_data import refuse_mixed_data
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import agree, own_rank, refuse_other_ranks
-from factorize.adapters.rehearsal import Rehearsal
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.numbers.scalars import whole_number
 

@@ -19,8 +19,8 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.fedavg import FedAvg
 
-from factorize.adapters.clipped_sums import clipped, unflattened
 from factorize.adapters.federated import FederatedRounds
+from factorize.adapters.gradients.clipped_sums import clipped, unflattened
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 _log = logging.getLogger(__name__)

@@ -10,18 +10,17 @@ import torch
 from opacus.optimizers import DPOptimizer
 
 from factorize.accounting.joint_moments import JointMoments
-from factorize.adapters.batch_audit import BatchAudit
-from factorize.adapters.clipping import SCALED_LOSS, example_rows, load_loops, use_up
-from factorize.adapters.data_mark import refuse_other_data
+from factorize.adapters.checks.batch_audit import BatchAudit
+from factorize.adapters.checks.own_steps import own_parameters, refuse_own_steps
+from factorize.adapters.checks.rehearsal import Rehearsal, refuse_eval
+from factorize.adapters.data.data_mark import refuse_other_data
+from factorize.adapters.data.given_data import refuse_sampling
 from factorize.adapters.disjoint_optimizers import as_one, parts_of
 from factorize.adapters.given import check_optimizer, refuse_other_clipping
-from factorize.adapters.given_data import refuse_sampling
-from factorize.adapters.gradient_rows import difference_of_autograd
-from factorize.adapters.layer_rows import Rows
-from factorize.adapters.own_steps import own_parameters, refuse_own_steps
-from factorize.adapters.ranks.agreement import refuse_other_ranks
-from factorize.adapters.ranks.placements import values_sum
-from factorize.adapters.raw_gradients import (
+from factorize.adapters.gradients.clipping import SCALED_LOSS, example_rows, load_loops, use_up
+from factorize.adapters.gradients.gradient_rows import difference_of_autograd
+from factorize.adapters.gradients.layer_rows import Rows
+from factorize.adapters.gradients.raw_gradients import (
     USED_ROWS,
     forget_gradients,
     keep_gradients,
@@ -29,7 +28,8 @@ from factorize.adapters.raw_gradients import (
     refuse_hooks,
     refuse_used,
 )
-from factorize.adapters.rehearsal import Rehearsal, refuse_eval
+from factorize.adapters.ranks.agreement import refuse_other_ranks
+from factorize.adapters.ranks.placements import values_sum
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions, with_arrays, with_tensors
 from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -80,7 +80,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         calibration: calibration of the job, or of both moments, if there are two noises.
         ranks: number of processes whose sums are added up.
         rehearsal: the check of model and loss before their first step; None where nobody gave the model.
-        data_mark: a mark of the data (`factorize.adapters.data_mark`), which checkpoints hold; None if unknown.
+        data_mark: a mark of the data (`factorize.adapters.data.data_mark`), which checkpoints hold; None if unknown.
         overflow_delta: the part of the guarantee's delta for an overflow, see `PrivacyStatement`.
 
     Raises:

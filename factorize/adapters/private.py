@@ -12,19 +12,19 @@ from opacus import GradSampleModule
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 
 from factorize.adapters.adaptive.joint_adam import JointAdam, ReplicatedJointAdam, check_adam
-from factorize.adapters.data_mark import DataMark
+from factorize.adapters.checks.rehearsal import Loss, Rehearsal
+from factorize.adapters.data.data_mark import DataMark
+from factorize.adapters.data.given_data import GivenData
+from factorize.adapters.data.held_examples import refuse_held_examples
+from factorize.adapters.data.repeated_data import refuse_repeats
 from factorize.adapters.disjoint_optimizers import as_one, parts_of
-from factorize.adapters.example_gradients import GRAD_SAMPLE_MODES, ExampleGradients, find_modules
 from factorize.adapters.given import check_model, check_optimizer
-from factorize.adapters.given_data import GivenData
-from factorize.adapters.held_examples import refuse_held_examples
+from factorize.adapters.gradients.example_gradients import GRAD_SAMPLE_MODES, ExampleGradients, find_modules
 from factorize.adapters.jobs import FactorSource, Planned, adam_workload, plan, samplings_of
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.ranks.agreement import agree, own_rank, refuse_other_ranks, world_size
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
-from factorize.adapters.rehearsal import Loss, Rehearsal
-from factorize.adapters.repeated_data import refuse_repeats
 from factorize.adapters.torch import TorchNoiseOptions, default_generator
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration
@@ -86,7 +86,7 @@ def make_private(
     `optimizer.zero_grad()`. Checkpoint model and optimizer together; the loader continues from the optimizer's step.
 
     The loader hands out more batches before the first, and before the first of some later passes: a rehearsal, of
-    which nothing is released (`factorize.adapters.rehearsal`). It refuses a model or a loss in which one example
+    which nothing is released (`factorize.adapters.checks.rehearsal`). It refuses a model or a loss in which one example
     changes the gradients of others.
 
     Args:

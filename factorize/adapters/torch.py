@@ -12,10 +12,10 @@ from typing import Any, Literal, TypedDict, Unpack
 import numpy as np
 import torch
 
-from factorize.adapters.clipping import refuse_narrow
+from factorize.adapters.gradients.clipping import refuse_narrow
+from factorize.adapters.gradients.released_sums import ReleasedSums, noise_dtype, norm_of
 from factorize.adapters.ranks.agreement import agree, require_distributed
 from factorize.adapters.ranks.placements import ShardLayout, is_sharded, refuse_unknown_parts, values_sum
-from factorize.adapters.released_sums import ReleasedSums, noise_dtype, norm_of
 from factorize.adapters.torch_engine import DeviceSource
 from factorize.client import noise as core
 from factorize.client.noise_kernels import add_noise

@@ -37,8 +37,8 @@ from flwr.serverapp.strategy import (
 )
 from flwr.supercore.task_identity import TaskIdentity
 
-from factorize.adapters.clipped_sums import clipped
 from factorize.adapters.flower import CorrelatedNoise, authenticated_node
+from factorize.adapters.gradients.clipped_sums import clipped
 from factorize.errors import InvalidParameter, InvalidParticipation
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as of a server app's process

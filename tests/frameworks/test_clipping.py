@@ -12,11 +12,11 @@ import torch
 from handmade import handmade
 from opacus import GradSampleModule
 
-from factorize.adapters.clipped_sums import CLIP_FACTOR, check_roundings
-from factorize.adapters.clipping import clipped_moments, clipped_sums, refuse_narrow
-from factorize.adapters.example_gradients import ExampleGradients
-from factorize.adapters.gradient_rows import GradientRows
-from factorize.adapters.layer_rows import LayerRows
+from factorize.adapters.gradients.clipped_sums import CLIP_FACTOR, check_roundings
+from factorize.adapters.gradients.clipping import clipped_moments, clipped_sums, refuse_narrow
+from factorize.adapters.gradients.example_gradients import ExampleGradients
+from factorize.adapters.gradients.gradient_rows import GradientRows
+from factorize.adapters.gradients.layer_rows import LayerRows
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.torch import NoiseGenerator
 from factorize.client import even_shard
@@ -57,7 +57,7 @@ def scale(mu: float = 1.0, **more: int) -> Calibration:
 @pytest.fixture(params=[1 << 20, 1], ids=["torch", "compiled"])
 def least_compiled(request, monkeypatch):
     """Entries from which compiled loops add up, in place of torch's operations."""
-    monkeypatch.setattr("factorize.adapters.clipping.MIN_COMPILED_ENTRIES", request.param)
+    monkeypatch.setattr("factorize.adapters.gradients.clipping.MIN_COMPILED_ENTRIES", request.param)
 
 
 def test_norms_of_many_entries():
@@ -123,15 +123,15 @@ class TestClippedSums:
     def test_cut_into_parts(self, monkeypatch):
         samples = gradients(torch.float32)
         whole = clipped_sums(samples, CLIP)
-        monkeypatch.setattr("factorize.adapters.clipping.MAX_WIDENED_ENTRIES", 9)
-        monkeypatch.setattr("factorize.adapters.clipping.MAX_ADDED_EXAMPLES", 3)
+        monkeypatch.setattr("factorize.adapters.gradients.clipping.MAX_WIDENED_ENTRIES", 9)
+        monkeypatch.setattr("factorize.adapters.gradients.clipping.MAX_ADDED_EXAMPLES", 3)
         for mine, theirs in zip(clipped_sums(samples, CLIP), whole, strict=True):
             assert torch.allclose(mine, theirs, rtol=1e-14)
 
     def test_threads_change_no_bit(self, monkeypatch):
         samples = gradients(torch.float32)
         alone = clipped_sums(samples, CLIP)
-        monkeypatch.setattr("factorize.adapters.clipping.MIN_SHARE_ENTRIES", 1)
+        monkeypatch.setattr("factorize.adapters.gradients.clipping.MIN_SHARE_ENTRIES", 1)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
         assert all(map(torch.equal, clipped_sums(samples, CLIP), alone))
 
@@ -170,7 +170,7 @@ class TestStreamed:
 
     @pytest.mark.parametrize(("examples", "exact"), [(7, True), (1100, False)])
     def test_sums_are_those_of_rows_in_memory(self, examples, exact, monkeypatch):
-        monkeypatch.setattr("factorize.adapters.layer_rows.MAX_STREAMED_ENTRIES", 2000)
+        monkeypatch.setattr("factorize.adapters.gradients.layer_rows.MAX_STREAMED_ENTRIES", 2000)
         x = torch.randint(0, 11, (examples, 1), generator=torch.Generator().manual_seed(0))
         counted, found = torch.arange(examples) != 3, []
         for kind in (GradSampleModule, functools.partial(ExampleGradients, mode="streamed")):

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from factorize.adapters.example_axes import ExampleAxes, RowLayout
-from factorize.adapters.example_gradients import GRAD_SAMPLE_MODES, MIN_POSITIONS, ExampleGradients
-from factorize.adapters.layer_rows import LayerRows
+from factorize.adapters.gradients.example_axes import ExampleAxes, RowLayout
+from factorize.adapters.gradients.example_gradients import GRAD_SAMPLE_MODES, MIN_POSITIONS, ExampleGradients
+from factorize.adapters.gradients.layer_rows import LayerRows
 
 Ids = Callable[[int], torch.Tensor]
 WORDS, MOST = 11, 12

@@ -41,8 +41,8 @@ from door_contract import (
 from jax import numpy as jnp
 
 from factorize.adapters.jax import correlated_noise, raised_sigma_of_sums
+from factorize.adapters.jax_arrays.jax_sums import disclose
 from factorize.adapters.jax_private import PrivateJax, make_private
-from factorize.adapters.jax_sums import disclose
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.solvers import solve
 from factorize.training.auditor import ParticipationAuditor

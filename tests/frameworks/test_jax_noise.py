@@ -15,10 +15,10 @@ from structure_cases import strategies
 from test_noise import statistic
 
 from factorize.adapters import jax as jax_noise
-from factorize.adapters import jax_normals
 from factorize.adapters.coefficients import plan_table
 from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma_of_sums
-from factorize.adapters.jax_table import MAX_WRITTEN_TERMS, SplitDouble
+from factorize.adapters.jax_arrays import jax_normals
+from factorize.adapters.jax_arrays.jax_table import MAX_WRITTEN_TERMS, SplitDouble
 from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
 from factorize.factors.sensitivity import Sensitivity

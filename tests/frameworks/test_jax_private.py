@@ -14,12 +14,12 @@ from jax import numpy as jnp
 from private_cases import BINS, CLIP, EPOCHS, EXAMPLES, SECRET, SIZE, N, bins_noise, factors
 
 from factorize.accounting import BinsCalibration
-from factorize.adapters.clipped_sums import CLIP_FACTOR
+from factorize.adapters.gradients.clipped_sums import CLIP_FACTOR
 from factorize.adapters.jax import correlated_noise
-from factorize.adapters.jax_gradients import ClippedGradients
-from factorize.adapters.jax_orders import are_moved, order_of
+from factorize.adapters.jax_arrays.jax_gradients import ClippedGradients
+from factorize.adapters.jax_arrays.jax_orders import are_moved, order_of
+from factorize.adapters.jax_arrays.jax_sums import disclose
 from factorize.adapters.jax_private import PrivateJax, make_private
-from factorize.adapters.jax_sums import disclose
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedAdjacency
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solvers import solve

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, default_collate
 
-from factorize.adapters.mixed_data import _alter, digest_of, refuse_mixed_data
+from factorize.adapters.data.mixed_data import _alter, digest_of, refuse_mixed_data
 from factorize.errors import InvalidParameter
 
 EXAMPLES = 9

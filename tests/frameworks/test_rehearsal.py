@@ -17,8 +17,9 @@ from opacus.layers import DPLSTM
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from factorize.adapters import altered_batches, data_reads
-from factorize.adapters.clipping import clipped_sums, example_rows, use_up
+from factorize.adapters.checks import altered_batches
+from factorize.adapters.data import data_reads
+from factorize.adapters.gradients.clipping import clipped_sums, example_rows, use_up
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.private import Private, make_private
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -252,7 +253,9 @@ GATES: dict[str, tuple[Loop, Loop]] = {
 @pytest.mark.parametrize("place", [0, 5])
 @pytest.mark.parametrize("name", GATES)
 def test_a_batch_that_is_dropped_for_one_example_is_refused(name: str, place: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr("factorize.adapters.altered_batches.MAX_SCANNED_EXAMPLES", 1)  # the example is not found before
+    monkeypatch.setattr(
+        "factorize.adapters.checks.altered_batches.MAX_SCANNED_EXAMPLES", 1
+    )  # the example is not found before
     data, step = vectors(), 2
     data.tensors[0][private(network(), data).loader.order[step][place]] = {"finite": math.nan, "small": 1e5}[name]
     for loop, refused in zip(GATES[name], (True, False), strict=True):
@@ -895,7 +898,7 @@ class TestNothingElseChanges:
             for model in (made.model, made.model._module):
                 kept = io.BytesIO()
                 torch.save(model, kept)
-                assert b"ehearsal" not in kept.getvalue().replace(b"factorize.adapters.rehearsal", b"")
+                assert b"ehearsal" not in kept.getvalue().replace(b"factorize.adapters.checks.rehearsal", b"")
                 assert batch[0].numpy().tobytes()[:48] not in kept.getvalue()
                 with torch.no_grad():
                     copy.deepcopy(model)(batch[0])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from factorize.adapters.repeated_data import refuse_repeats
+from factorize.adapters.data.repeated_data import refuse_repeats
 from factorize.errors import InvalidParticipation
 
 SIZE = 40

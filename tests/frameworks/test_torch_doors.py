@@ -51,7 +51,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from factorize.adapters.clipping import use_up
+from factorize.adapters.gradients.clipping import use_up
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
 from factorize.adapters.private import Private, make_private
 from factorize.adapters.ranks import agreement

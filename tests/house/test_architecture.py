@@ -193,7 +193,10 @@ def test_imports_are_light() -> None:
         assert not set(loaded.split()) & absent, statement
 
 
-@pytest.mark.parametrize(("earlier", "new"), NEW_PATHS.items())
+@pytest.mark.parametrize(
+    ("earlier", "new"),
+    [(earlier, new) for earlier, new in NEW_PATHS.items() if not new.startswith("factorize.adapters")],
+)
 def test_the_earlier_path_of_a_module_names_the_same_module(earlier: str, new: str) -> None:
     file = ROOT / earlier.replace(".", "/")
     assert not file.is_dir() and not file.with_suffix(".py").exists(), "a module at the earlier path hides the new one"

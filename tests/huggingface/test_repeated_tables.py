@@ -3,8 +3,8 @@
 import pytest
 from datasets import Dataset, concatenate_datasets
 
-from factorize.adapters.mixed_data import digest_of
-from factorize.adapters.repeated_data import refuse_repeats
+from factorize.adapters.data.mixed_data import digest_of
+from factorize.adapters.data.repeated_data import refuse_repeats
 from factorize.errors import InvalidParticipation
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -6,11 +6,11 @@ from typing import Any, Unpack
 import torch
 
 from factorize.accounting.joint_moments import JointMoments
-from factorize.adapters.clipping import clipped_moments
+from factorize.adapters.checks.own_steps import refuse_own_steps
+from factorize.adapters.gradients.clipping import clipped_moments
+from factorize.adapters.gradients.layer_rows import Rows
 from factorize.adapters.jobs import check_floor, second_seed
-from factorize.adapters.layer_rows import Rows
 from factorize.adapters.opacus import CorrelatedOptimizer, OptimizerOptions
-from factorize.adapters.own_steps import refuse_own_steps
 from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.torch import NoiseGenerator
 from factorize.errors import InvalidParameter

@@ -22,10 +22,10 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from transformers import Trainer
 from transformers.trainer_utils import TrainOutput
 
+from factorize.adapters.data.mixed_data import share_of_examples
 from factorize.adapters.huggingface.covered_settings import check_settings, check_trainer
 from factorize.adapters.huggingface.example_losses import decoder_inputs, example_losses, labels_ahead
 from factorize.adapters.loader import PrivateLoader
-from factorize.adapters.mixed_data import share_of_examples
 from factorize.adapters.private import Private, make_private
 from factorize.adapters.ranks.agreement import agree, own_rank, world_size
 from factorize.adapters.ranks.placements import values_sum

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from opacus.optimizers import DistributedDPOptimizer
 
+from factorize.adapters.gradients.released_sums import release_memory
 from factorize.adapters.opacus import CorrelatedOptimizer, OptimizerOptions
 from factorize.adapters.ranks.agreement import agree, refuse_difference, require_distributed, settle, world_size
-from factorize.adapters.released_sums import release_memory
 from factorize.adapters.torch import NoiseGenerator
 from factorize.privacy import Calibration
 

@@ -18,8 +18,8 @@ import pytest
 
 from factorize import Factorization, Spec, solvers
 from factorize.adapters import federated
-from factorize.adapters.clipped_sums import GroupedSum, clipped
 from factorize.adapters.federated import FederatedRounds
+from factorize.adapters.gradients.clipped_sums import GroupedSum, clipped
 from factorize.checker.receipt import check_receipt
 from factorize.client.noise import NoiseGenerator
 from factorize.client.noise_source import source_of

@@ -1,0 +1,1 @@
+"""Gradients of each example of a torch model, and their clipped sums."""
