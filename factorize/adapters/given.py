@@ -74,11 +74,6 @@ def _misfit(module: torch.nn.Module) -> str | None:
         module, (torch.nn.Embedding, torch.nn.EmbeddingBag)
     ):
         return "has max_norm, so the words of a batch change its weights without noise; leave max_norm out"
-    if isinstance(module, torch.nn.EmbeddingBag) and any(p.requires_grad for p in own):
-        return (
-            "is an EmbeddingBag, and Opacus counts a word once that comes twice; use Embedding, and the sum or mean "
-            "over the words of its output"
-        )
     if isinstance(module, torch.nn.RNN) and any(p.requires_grad for p in own):
         return (
             "is an RNN, which Opacus cannot take apart into examples; use opacus.layers.DPRNN, which has its arguments"

@@ -15,6 +15,7 @@ import torch
 from factorize.adapters.gradients.example_axes import ExampleAxes, RowLayout
 from factorize.adapters.gradients.example_gradients import GRAD_SAMPLE_MODES, MIN_POSITIONS, ExampleGradients
 from factorize.adapters.gradients.layer_rows import LayerRows
+from factorize.errors import InvalidParameter
 
 Ids = Callable[[int], torch.Tensor]
 WORDS, MOST = 11, 12
@@ -126,6 +127,19 @@ class Derived(torch.nn.Module):
         return self.head(self.words(x) + self.stable(x) + self.positions(x, 2) + self.sliced(x))
 
 
+class Bags(torch.nn.Module):
+    """Bags of words, in which words come twice: their mean, and the largest of each entry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.mean = torch.nn.EmbeddingBag(WORDS, 4, mode="mean", padding_idx=1)
+        self.largest, self.last = torch.nn.EmbeddingBag(WORDS, 4, mode="max"), torch.nn.Linear(4, WORDS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.mean(x) + self.largest(x))[:, None].expand(-1, x.shape[1], -1)
+
+
 class Gate(torch.nn.Module):
     """A layer with a parameter of its own, which takes a mask of positions by name, and a number; it returns two."""
 
@@ -230,12 +244,19 @@ def test_positions_that_are_looked_up_once_have_a_gradient_of_each_example(
 
 
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Opacus takes ids for numbers of low precision
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch runs bags one after another
 @pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
-@pytest.mark.parametrize("make", [Derived, Begun])
+@pytest.mark.parametrize("make", [Derived, Begun, Bags])
 def test_embeddings_that_are_derived_or_within_a_layer_have_their_gradients(
     make: type[torch.nn.Module], mode: str
 ) -> None:
     assert_gradients_of_each_example(make, mode, (5, 8))
+
+
+def test_bags_that_begin_at_offsets_of_one_long_list_are_refused() -> None:
+    bags = ExampleGradients(torch.nn.EmbeddingBag(WORDS, 4))
+    with pytest.raises(InvalidParameter, match="no gradient of each example for a EmbeddingBag: offsets"):
+        bags(torch.zeros(6, dtype=torch.long), torch.tensor([0, 2, 3])).sum().backward()
 
 
 def test_a_layer_that_fails_looks_no_longer() -> None:

@@ -186,10 +186,6 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.nn.Sequential(torch.nn.Embedding(9, 2, max_norm=1.0), network()),
         "module 0 has max_norm",
     ),
-    "bags of words": (
-        lambda: torch.nn.Sequential(torch.nn.EmbeddingBag(9, 2), network()),
-        "module 0 is an EmbeddingBag, .* use Embedding",
-    ),
     "a simple recurrence": (
         lambda: torch.nn.Sequential(torch.nn.RNN(6, 3), network()),
         r"module 0 is an RNN, .* use opacus\.layers\.DPRNN",

@@ -82,14 +82,16 @@ class ExampleGradients(GradSampleModule):
     def _get_module_type(self, module: torch.nn.Module) -> type[torch.nn.Module] | None:
         """Return a layer's type, by which Opacus finds its rule; None where a copy has to run instead.
 
-        The rules for convolutions know no padding but zeros, and that of LayerNorm none without a bias.
+        The rules for convolutions know no padding but zeros, that of LayerNorm none without a bias, and that of
+        EmbeddingBag counts a word once that comes twice.
         """
         if isinstance(module, torch.nn.Embedding) and module not in self._whole:
             return torch.nn.Embedding
         padded = getattr(module, "padding_mode", "zeros") != "zeros"
         bare = isinstance(module, torch.nn.LayerNorm) and module.bias is None
+        bag = isinstance(module, torch.nn.EmbeddingBag)
         known = self._mode != "functorch" and type(module) in self.GRAD_SAMPLERS and module not in self._whole
-        return type(module) if known and not (padded or bare) else None
+        return type(module) if known and not (padded or bare or bag) else None
 
     def add_hooks(self, **options: Any) -> None:
         """Hook into the layers; see Opacus.
