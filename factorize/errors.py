@@ -29,6 +29,7 @@ FactorizeError
 the error in problem documents and in the command line's JSON.
 """
 
+import copyreg
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,10 @@ class FactorizeError(Exception):
     """Base of everything this project raises on purpose."""
 
     slug: ClassVar[str] = "error"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return how a pool's other process makes the same error, whatever its constructor takes."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__
 
 
 class InvalidParameter(FactorizeError, ValueError):
