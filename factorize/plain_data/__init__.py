@@ -50,6 +50,15 @@ class Frozen(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", ignored_types=(), allow_inf_nan=False)
 
+    def __eq__(self, other: object) -> bool:
+        """Compare the fields alone: nothing that was computed from them, such as an array."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in type(self).model_fields)
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())  # fields may be lists
+
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form: every field but those left out, in the contract's names."""
         return self.model_dump(mode="json", exclude_none=True)

@@ -211,7 +211,9 @@ class Spec(Frozen):
             UnsupportedProblem: the mechanism is still `auto`, which `solvers.choose` replaces.
         """
         if not self.mechanism.named:
-            raise UnsupportedProblem("a spec with mechanism 'auto' has no digest; pass it through solvers.choose first")
+            raise UnsupportedProblem(
+                "a spec with mechanism 'auto' has no digest; name a mechanism, or read the spec_digest of its answer"
+            )
         return json_digest(parse_spec(self).document())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from factorize.encoding import json_digest, tensor_digest
 from factorize.errors import InvalidSpec, InvalidWorkload, UnsupportedProblem
-from factorize.spec import parse_spec
+from factorize.spec import Spec, parse_spec
 
 PREFIX = {"kind": "prefix", "n": 8}
 DENSE = {"kind": "dense"}
@@ -48,6 +49,23 @@ def test_a_copy_with_other_fields_has_a_digest_of_its_own() -> None:
     before = spec.digest
     other = spec.model_copy(update={"tolerance": 1e-3})
     assert other.digest == digest(tolerance=1e-3) != before
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"kind": "prefix", "n": 8},
+        {"kind": "matrix", "rows": [[1.0, 0.0], [1.0, 1.0]]},
+        {"kind": "schedule", "n": 2, "learning_rates": [1.0, 0.5]},
+    ],
+)
+def test_specs_are_equal_by_their_fields_alone(asked: dict[str, Any]) -> None:
+    specs = [Spec.of(asked, mechanism="dense") for _ in range(2)]
+    for spec in specs:
+        spec.workload.dense()  # which keeps arrays
+        spec.workload.row_block(0, 1)
+    assert specs[0] == specs[1] == copy.deepcopy(specs[0]) and len({*specs}) == 1
+    assert specs[0] != Spec.of(asked, mechanism="identity") and specs[0] != specs[0].document()
 
 
 SAME = [
@@ -143,7 +161,7 @@ def test_the_canonical_form_is_a_fixed_point() -> None:
 
 
 def test_auto_has_no_digest() -> None:
-    with pytest.raises(UnsupportedProblem, match="choose"):
+    with pytest.raises(UnsupportedProblem, match="name a mechanism"):
         _ = parse_spec({"workload": PREFIX}).digest
 
 
