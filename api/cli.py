@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     _open_streams()
     if os.environ.get("COLUMNS") == "0":  # Shells within editors set this; help would be empty.
         del os.environ["COLUMNS"]
+    os.environ.pop("MPLBACKEND", None)  # A notebook's own, which may not be installed here; pictures are files.
     warnings.showwarning = cast(Any, _show_warning)
     try:
         # Imported here, so that Ctrl-C during the imports ends as quietly as later.

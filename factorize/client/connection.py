@@ -78,7 +78,7 @@ def _network(url: str, expected: str) -> Iterator[None]:
     except ssl.SSLCertVerificationError as error:
         message = f"the certificate of {url} is not trusted here ({error.verify_message})"
         raise ServiceUnreachable(f"{message}; set SSL_CERT_FILE to the file of its authority") from error
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, UnicodeError) as error:  # the last: no name of a host, or no path
         reason = str(error)[:200] or type(error).__name__
         raise ServiceUnreachable(f"{url} cannot be reached ({reason}); {expected}") from error
 

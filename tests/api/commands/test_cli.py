@@ -500,6 +500,8 @@ def test_get_from_nowhere_is_unreachable(factorize: CommandLine) -> None:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         assert "cannot be reached" in factorize("get", spec_text(4), "--to", "c.safetensors", "--service", url).error(5)
         assert "cannot be reached" in factorize("solve", spec_text(4), "--service", url).error(5)
+        for named in ("http://a..b", f"http://{'a' * 64}.invalid", f"{url}/\u00fc"):
+            assert "cannot be reached" in factorize("jobs", "list", "--service", named).error(5)
     assert not list(factorize.home.iterdir())
 
 
@@ -647,6 +649,13 @@ def test_a_working_folder_that_is_gone_is_said(filled: CommandLine, tmp_path: Pa
         command = ["sh", "-c", gone, tmp_path / "gone", *PROGRAM, "solve", spec_text(8), "--to", target]
         done = subprocess.run(command, capture_output=True, text=True, env=environment(filled.home))
         assert done.returncode == code and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_notebook_names_a_backend_that_is_not_installed(filled: CommandLine) -> None:
+    settings = environment(filled.home) | {"MPLBACKEND": "module://of_a_notebook.backend_inline"}
+    command = [*PROGRAM, "plot", "dense.safetensors", "--to", "picture.png"]
+    done = subprocess.run(command, capture_output=True, text=True, env=settings, cwd=filled.home)
+    assert done.returncode == 0 and (filled.home / "picture.png").exists(), done.stderr
 
 
 @pytest.mark.parametrize("settings", [{"NUMBA_DISABLE_JIT": "1"}, {"PYTHONWARNINGS": "error"}])
