@@ -33,8 +33,9 @@ def ls(
     lines = [f"{item['digest'][:SHOWN_DIGITS]}  {item['created'][:16]}  {item['text']}" for item in items]
     if count > len(items):
         lines.append(f"and {count - len(items)} more; --limit shows more")
+    none = f"the store {results.url} " + ("is empty" if workload is None and n is None else "has no such result")
     document = {"store": results.url, "count": count, "items": items}
-    return document, "\n".join(lines) or f"the store {results.url} is empty"
+    return document, "\n".join(lines) or none
 
 
 def _newest(results: Store, workload: str | None, n: int | None, limit: int) -> tuple[int, list[Manifest]]:

@@ -28,6 +28,7 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _REMEDIES = (
     ((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "store-full", "nothing was published; free space and try again"),
     ((errno.EMFILE, errno.ENFILE), "store-unreachable", "raise the limit of open files (ulimit -n) and try again"),
+    ((errno.ENAMETOOLONG,), "store-unreachable", "name a folder with a shorter path"),
     ((errno.ENOTDIR, errno.EEXIST), "store-unreachable", "a file is in the way; name a folder"),
     (
         NO_LOCKS,

@@ -115,6 +115,7 @@ class TestShortDigests:
         assert "prefix(n=4)" in lines[0] and "objective" in lines[0]
         assert "and 1 more" in within("ls", "--store", url, "--limit", 1).out
         assert within("ls", "--store", url, "--n", 9, "--output", "json").json()["items"] == []
+        assert "has no such result" in within("ls", "--store", url, "--n", 9).out
 
     def test_show_shows_one_by_its_beginning_and_from_a_file(
         self, within: CommandLine, filled: tuple[str, dict[str, str]], tmp_path: Path
