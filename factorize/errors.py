@@ -43,7 +43,7 @@ class FactorizeError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Return how a pool's other process makes the same error, whatever its constructor takes."""
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class InvalidParameter(FactorizeError, ValueError):

@@ -57,7 +57,8 @@ class Frozen(BaseModel):
         return all(getattr(self, name) == getattr(other, name) for name in type(self).model_fields)
 
     def __hash__(self) -> int:
-        return hash(self.model_dump_json())  # fields may be lists
+        """Return a number for the fields, which may be lists."""
+        return hash(self.model_dump_json())
 
     def document(self) -> dict[str, Any]:
         """Return the plain JSON form: every field but those left out, in the contract's names."""
