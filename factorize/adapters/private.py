@@ -168,6 +168,7 @@ def make_private(
         workload = partial(adam_workload, "iterate", betas[0]) if betas[0] else partial(workload_of, inner)
         source = FactorSource(spec, workload, memory, bands, url, store, solve)
         given = GivenData.read(data, batch_size, sampling=sampling, remainder=remainder)
+        given.refuse_layouts()
         refuse_held_examples(model, given.dataset)
         if users is None:
             refuse_repeats(given.dataset)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from torch.utils.data import (
     BatchSampler,
@@ -13,8 +15,10 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    default_collate,
 )
 
+from factorize.adapters.checks.altered_batches import Randomness, tensors_of
 from factorize.adapters.data.repeated_data import refuse_repeats
 from factorize.errors import InvalidParameter, InvalidParticipation
 
@@ -73,6 +77,24 @@ class GivenData:
             raise InvalidParameter(message, field="remainder")
         kept = {name: getattr(data, name) for name in _KEPT_SETTINGS if hasattr(data, name)}
         return cls(data.dataset, batches.batch_size, kept, tuple(_replaced(batches, sampling)))
+
+    @Randomness.keep()
+    def refuse_layouts(self) -> None:
+        """Refuse sparse and nested tensors, whose rows neither torch nor a rehearsal can replace.
+
+        Raises:
+            InvalidParameter: an item has one, or a batch that the collation makes.
+        """
+        item = self.dataset[0]
+        given = tensors_of(item)
+        with suppress(Exception):  # a collation that takes no single item says so where it is used
+            given += tensors_of((self.loading.get("collate_fn") or default_collate)([item]))
+        if any(each.is_nested or each.layout is not torch.strided for each in given):
+            raise InvalidParameter(
+                "the data have sparse or nested tensors, in an item or in what the collation makes of it, whose "
+                "examples cannot be told apart; return them dense (to_dense()), and make them sparse in the loop",
+                field="data",
+            )
 
 
 def refuse_sampling(loader: Any) -> None:
