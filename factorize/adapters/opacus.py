@@ -20,6 +20,7 @@ from factorize.adapters.given import check_optimizer, refuse_other_clipping
 from factorize.adapters.gradients.clipping import SCALED_LOSS, example_rows, load_loops, use_up
 from factorize.adapters.gradients.gradient_rows import difference_of_autograd
 from factorize.adapters.gradients.layer_rows import Rows
+from factorize.adapters.gradients.packed_sequences import refuse_other_orders
 from factorize.adapters.gradients.raw_gradients import (
     USED_ROWS,
     forget_gradients,
@@ -113,8 +114,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             optimizer = optimizer.original_optimizer
         check_optimizer(optimizer, model)
         if model is not None:
-            hook = model.register_forward_hook(refuse_eval)
-            getattr(model, "autograd_grad_sample_hooks", []).append(hook)  # remove_hooks() then ends it
+            hooks = [model.register_forward_hook(refuse_eval), *refuse_other_orders(model)]
+            getattr(model, "autograd_grad_sample_hooks", []).extend(hooks)  # remove_hooks() then ends them
         told = check_kind(calibration).accept_auditor(auditor, certified(factors).steps)
         self._batch = BatchAudit(told, self.ranks)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]

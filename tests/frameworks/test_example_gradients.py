@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 import torch
+from opacus import GradSampleModule
+from opacus.layers import DPGRU, DPLSTM, DPRNN
+from private_cases import factors
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from factorize.adapters.gradients.example_axes import ExampleAxes, RowLayout
 from factorize.adapters.gradients.example_gradients import GRAD_SAMPLE_MODES, MIN_POSITIONS, ExampleGradients
 from factorize.adapters.gradients.layer_rows import LayerRows
+from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.errors import InvalidParameter
+from factorize.privacy import PrivacyTarget, calibrate
 
 Ids = Callable[[int], torch.Tensor]
 WORDS, MOST = 11, 12
@@ -365,6 +371,61 @@ def test_a_layer_that_takes_time_first_runs_again_for_each_example() -> None:
     model = ExampleGradients(Shifted(), batch_first=False, loss_reduction="sum")
     model(x, scale=scale).sum().backward()
     assert torch.allclose(model._module.shift.grad_sample, (x * scale).sum(0), atol=1e-5)
+
+
+class Packed(torch.nn.Module):
+    """A recurrent layer over packed sequences, which begin with their lengths."""
+
+    def __init__(self, kind: Callable[..., torch.nn.Module], **options: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.cell = torch.nn.Embedding(WORDS, 4), kind(4, 3, batch_first=True, **options)
+        self.last = torch.nn.Linear(6 if options else 3, WORDS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        words = pack_padded_sequence(self.words(x), x[:, 0].cpu(), batch_first=True, enforce_sorted=False)
+        return self.last(pad_packed_sequence(self.cell(words)[0], batch_first=True, total_length=x.shape[1])[0].sum(1))
+
+
+def loss_of_packed(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(model(x), x[:, -1])
+
+
+@pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(partial(Packed, kind) for kind in (DPLSTM, DPGRU, DPRNN)),
+        partial(Packed, DPLSTM, num_layers=2, bidirectional=True),
+    ],
+)
+def test_gradients_of_packed_sequences_are_in_the_order_of_the_examples(make: Any, mode: str) -> None:
+    """Opacus leaves them in that of the lengths, so one norm clips parts of two examples."""
+    x = torch.randint(WORDS, (4, 6), generator=torch.Generator().manual_seed(1))
+    x[:, 0] = torch.tensor([2, 5, 3, 4])
+    model = ExampleGradients(make(), mode=mode, rehearsed=True)
+    loss_of_packed(model, x).backward()
+    for i in range(len(x)):
+        plain = make()
+        loss_of_packed(plain, x[i : i + 1]).backward()
+        for mine, own in zip(map(rows_of, model.parameters()), plain.parameters(), strict=True):
+            assert len(mine) == len(x) and torch.allclose(mine[i], own.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_packed_sequences_are_refused_where_opacus_makes_their_gradients() -> None:
+    x = torch.full((4, 6), 3)
+    calibration = calibrate(factors().sensitivity, PrivacyTarget(mu=1.0), clip_norm=1.0, divisor=4)
+    for wrap in (GradSampleModule, ExampleGradients):
+        model = wrap(Packed(DPLSTM))
+        optimizer = CorrelatedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), factors(), calibration, seed=2**70, model=model
+        )
+        if wrap is GradSampleModule:
+            with pytest.raises(InvalidParameter, match=r"enforce_sorted=False.*norms of others; use make_private"):
+                model(x)
+            model.remove_hooks()
+        model(x)
+        optimizer.close()
 
 
 class TestExampleAxes:

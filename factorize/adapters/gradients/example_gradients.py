@@ -9,21 +9,25 @@ from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleModule
-from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, RNNLinear
+from opacus.layers.dp_rnn import RNNLinear
 from torch.overrides import TorchFunctionMode
 
 from factorize.adapters.checks.altered_batches import tensors_of
 from factorize.adapters.gradients.example_axes import ExampleAxes, RowLayout
 from factorize.adapters.gradients.layer_copies import LayerCall, LayerCopy, Output, first_of
 from factorize.adapters.gradients.layer_rows import keep_pass
+from factorize.adapters.gradients.packed_sequences import (
+    RECURRENT_LAYERS,
+    order_of_sequences,
+    put_back,
+    recurrent_layers,
+)
 from factorize.errors import FactorizeError, InvalidParameter
 
 GRAD_SAMPLE_MODES = ("hooks", "functorch", "streamed")
 """The ways to a gradient of each example for every layer: Opacus's, and its hooks with a few examples at a time."""
 MIN_POSITIONS = 8
 """The fewest ids, of as many examples, that are positions if they count: other ids do so once in 40,320 batches."""
-_RECURRENT_LAYERS = (DPRNN, DPLSTM, DPGRU)
-"""The layers whose gradients are those of the linear layers within."""
 _STREAMED_LAYERS = (torch.nn.Linear, torch.nn.Embedding)
 """The layers whose gradients may be larger than the tensors that they are made of."""
 _LAYERS_OF_LAST_AXIS = (*_STREAMED_LAYERS, torch.nn.LayerNorm)
@@ -42,6 +46,9 @@ class ExampleGradients(GradSampleModule):
             (`factorize.adapters.gradients.example_axes`).
         **options: options of Opacus's module.
     """
+
+    puts_sequences_back = True
+    """Whether packed sequences may be in another order than the batch's."""
 
     def __init__(
         self,
@@ -62,6 +69,7 @@ class ExampleGradients(GradSampleModule):
         self._examples: int | None = None  # in the present batch, if a tensor tells
         self._shared = set[torch.nn.Module]()  # embeddings that are looked up once for all examples
         self._axes, self._rehearsed = ExampleAxes(), rehearsed
+        self._sorted: torch.Tensor | None = None  # the examples in the order in which a recurrent layer packs them
         super().__init__(model, strict=False, **options)  # strict, it refuses buffers, which copies read
 
     # torch.compiler.disable would import the compiler here, for jobs that compile nothing, too.
@@ -90,7 +98,8 @@ class ExampleGradients(GradSampleModule):
         padded = getattr(module, "padding_mode", "zeros") != "zeros"
         bare = isinstance(module, torch.nn.LayerNorm) and module.bias is None
         bag = isinstance(module, torch.nn.EmbeddingBag)
-        known = self._mode != "functorch" and type(module) in self.GRAD_SAMPLERS and module not in self._whole
+        rule = self._mode != "functorch" or isinstance(module, RNNLinear)
+        known = rule and type(module) in self.GRAD_SAMPLERS and module not in self._whole
         return type(module) if known and not (padded or bare or bag) else None
 
     def add_hooks(self, **options: Any) -> None:
@@ -101,7 +110,7 @@ class ExampleGradients(GradSampleModule):
         """
         layers = list(self.iterate_submodules(self._module))
         for layer in layers:
-            if self._get_module_type(layer) is None and type(layer) not in _RECURRENT_LAYERS:
+            if self._get_module_type(layer) is None and type(layer) not in RECURRENT_LAYERS:
                 with _named_errors(layer):
                     self._copies[layer] = LayerCopy(layer)
         super().add_hooks(**options)
@@ -111,6 +120,9 @@ class ExampleGradients(GradSampleModule):
         del handles[1::2]
         handles.append(self._module.register_forward_pre_hook(self._count_examples, with_kwargs=True))
         handles.append(self._module.register_forward_hook(self._axes.end, always_call=True))
+        for layer in recurrent_layers(self._module):
+            handles.append(layer.register_forward_pre_hook(self._begin_sequences))
+            handles.append(layer.register_forward_hook(self._end_sequences, always_call=True))
         for layer in layers:
             if layer in self._copies:
                 handles += self._copies[layer].add_hooks(self._capture_call)
@@ -139,6 +151,12 @@ class ExampleGradients(GradSampleModule):
         self._examples = len(given[0]) if given and self.batch_first else None
         self._axes.begin(given if self.batch_first and self._rehearsed else [])
 
+    def _begin_sequences(self, _: torch.nn.Module, inputs: Sequence[object]) -> None:
+        self._sorted = order_of_sequences(inputs)
+
+    def _end_sequences(self, *_: object) -> None:
+        self._sorted = None
+
     def capture_activations_hook(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], output: Output) -> None:
         """Keep a layer's inputs until the gradient of its output comes, and those of an embedding where it looks up."""
         if not isinstance(module, torch.nn.Embedding) and module not in self._copies:
@@ -158,7 +176,7 @@ class ExampleGradients(GradSampleModule):
         for p in layer.parameters():
             if p.requires_grad:
                 p._forward_counter += 1
-        first.register_hook(partial(self._take_gradient, layer, kept, call.layout, call))
+        first.register_hook(partial(self._take_gradient, layer, kept, call.layout, call, None))
 
     def _capture(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], output: Output) -> None:
         held = len(getattr(module, "activations", ()))
@@ -167,7 +185,8 @@ class ExampleGradients(GradSampleModule):
         first = first_of(output)
         if len(getattr(module, "activations", ())) > held and first.requires_grad:
             layout = self._find_examples(module, first)
-            first.register_hook(partial(self._take_gradient, module, module.activations[-1], layout, None))
+            kept = module.activations[-1]
+            first.register_hook(partial(self._take_gradient, module, kept, layout, None, self._sorted))
 
     def _find_examples(self, layer: torch.nn.Module, output: torch.Tensor) -> RowLayout:
         second = layer in self._copies or isinstance(layer, _LAYERS_OF_LAST_AXIS)
@@ -208,6 +227,7 @@ class ExampleGradients(GradSampleModule):
         inputs: list[torch.Tensor],
         layout: RowLayout,
         call: LayerCall | None,
+        places: torch.Tensor | None,
         gradient: torch.Tensor,
     ) -> None:
         """Make a layer's gradients of examples from the inputs of one call and the gradient of its output.
@@ -225,6 +245,8 @@ class ExampleGradients(GradSampleModule):
                 field="model",
             )
         del module.activations[place]
+        if places is not None:
+            *inputs, gradient = (put_back(each, places) for each in (*inputs, gradient))
         calls, self._call = [(inputs, gradient)], call
         if self.batch_first and layout != RowLayout():
             calls = _divide(module, inputs, gradient, layout, whole=call is not None)
