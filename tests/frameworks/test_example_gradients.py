@@ -428,6 +428,31 @@ def test_packed_sequences_are_refused_where_opacus_makes_their_gradients() -> No
         optimizer.close()
 
 
+class TestGradientsOfInputs:
+    """A backward pass to the inputs alone, as for adversarial examples, adds nothing to the parameters' gradients."""
+
+    @pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
+    @pytest.mark.parametrize("after", [False, True])
+    def test_they_leave_gradients_of_examples_as_they_are(self, mode: str, after: bool) -> None:
+        torch.manual_seed(0)
+        x, found = torch.randn(5, 4), []
+        for inner in (False, True):
+            torch.manual_seed(1)
+            model = ExampleGradients(
+                torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.Tanh(), torch.nn.Linear(9, 2)), mode=mode
+            )
+            other = x.clone().requires_grad_()
+            if inner and not after:
+                torch.autograd.grad(model(other).square().sum(), other)
+            loss, second = model(x).square().mean(), model(other) if inner and after else None
+            loss.backward()
+            if second is not None:
+                torch.autograd.grad(second.square().sum(), other)
+            found.append([rows_of(p) for p in model.parameters()])
+        for one, two in zip(*found, strict=True):
+            assert torch.equal(one, two)
+
+
 class TestExampleAxes:
     """Eight rows for four examples are two for each, if the same shapes or the same axes have told so before."""
 

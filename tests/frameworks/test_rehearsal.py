@@ -625,6 +625,59 @@ def test_a_state_that_is_kept_from_batch_to_batch_is_refused(kept: bool) -> None
         assert made.optimizer.noise.step == EXAMPLES // SIZE
 
 
+def adversarial(model: Any, batch: Any, *, hooked: bool = True) -> torch.Tensor:
+    x = batch[0].clone().requires_grad_()
+    if not hooked:
+        model.disable_hooks()
+    (found,) = torch.autograd.grad(mean(model, (x, batch[1])), x)
+    model.enable_hooks()
+    return mean(model, (batch[0] + 0.1 * found.sign(), batch[1]))
+
+
+def penalized(model: Any, batch: Any) -> torch.Tensor:
+    x = batch[0].clone().requires_grad_()
+    loss = mean(model, (x, batch[1]))
+    return loss + torch.autograd.grad(loss, x, create_graph=True)[0].square().sum()
+
+
+def test_gradients_of_inputs_are_not_those_of_examples() -> None:
+    """Opacus would add the gradients of the first pass, by which plain autograd trains nothing."""
+    found = []
+    for hooked in (True, False):
+        made = private(network())
+        train(made, lambda model, batch, hooked=hooked: adversarial(model, batch, hooked=hooked))
+        found.append([p.detach().clone() for p in made.model.parameters()])
+        made.optimizer.close()
+    assert all(map(torch.equal, *found))
+    made = private(network())
+    with pytest.raises(InvalidParameter, match="second backward pass for one forward pass"):
+        train(made, penalized)
+    assert made.optimizer.noise.step == 0
+
+
+def test_each_of_several_passes_counts_beside_plain_autograd() -> None:
+    """A weight that is penalized in a pass of its own."""
+    made = private(network())
+
+    def loop(model: Any, batch: Any) -> torch.Tensor:
+        mean(model, batch).backward()
+        return 0.1 * model(batch[0]).square().mean() + 1e-2 * model[0].weight.square().sum()
+
+    with pytest.raises(InvalidParameter, match="gradients of 0.weight do not add up to"):
+        train(made, loop)
+    assert made.optimizer.noise.step == 0
+
+
+def test_a_trained_model_in_eval_mode_shows_gradients_of_its_inputs() -> None:
+    made = private(network())
+    train(made, mean)
+    made.model.eval()
+    x = torch.randn(3, 6, requires_grad=True)
+    assert torch.autograd.grad(made.model(x).sum(), x)[0].count_nonzero()
+    with pytest.raises(InvalidParameter, match="eval mode.*or torch.autograd.grad for gradients of inputs"):
+        made.model(x).sum().backward()
+
+
 class Attribute(torch.nn.Module):
     """A layer that leaves a tensor of its batch in an attribute, and may use that of the batch before."""
 

@@ -30,6 +30,7 @@ from factorize.adapters.gradients.gradient_rows import (
     difference_of_autograd,
 )
 from factorize.adapters.gradients.layer_rows import Rows
+from factorize.adapters.gradients.raw_gradients import are_accumulated
 from factorize.adapters.ranks.agreement import on_any_rank
 from factorize.errors import InvalidParameter, InvalidParticipation
 
@@ -383,12 +384,14 @@ def refuse_eval(model: torch.nn.Module, _: object, output: object) -> None:
     """Refuse a backward pass through a model in eval mode, as a hook of its forward pass."""
     for tensor in [] if model.training else tensors_of(output):
         if tensor.requires_grad:
-            tensor.register_hook(_refuse_gradient)
+            tensor.register_hook(partial(_refuse_gradient, model))
 
 
-def _refuse_gradient(_: torch.Tensor) -> None:
-    raise InvalidParameter(
-        "the model is in eval mode, where Opacus has no per-example gradients; call model.train() before the forward "
-        "pass of a step, and use torch.no_grad() for a pass without a step",
-        field="model",
-    )
+def _refuse_gradient(model: torch.nn.Module, _: torch.Tensor) -> None:
+    if are_accumulated(model.parameters()):
+        raise InvalidParameter(
+            "the model is in eval mode, where Opacus has no per-example gradients; call model.train() before the "
+            "forward pass of a step, and use torch.no_grad() for a pass without a step, or torch.autograd.grad for "
+            "gradients of inputs",
+            field="model",
+        )

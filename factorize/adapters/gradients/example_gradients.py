@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleModule
+from opacus.grad_sample.grad_sample_module import promote_current_grad_sample
 from opacus.layers.dp_rnn import RNNLinear
 from torch.overrides import TorchFunctionMode
 
@@ -22,6 +23,7 @@ from factorize.adapters.gradients.packed_sequences import (
     put_back,
     recurrent_layers,
 )
+from factorize.adapters.gradients.raw_gradients import are_accumulated
 from factorize.errors import FactorizeError, InvalidParameter
 
 GRAD_SAMPLE_MODES = ("hooks", "functorch", "streamed")
@@ -233,6 +235,7 @@ class ExampleGradients(GradSampleModule):
         """Make a layer's gradients of examples from the inputs of one call and the gradient of its output.
 
         The rows of each example, such as frames of a video, are one more axis, or calls that follow one another.
+        A backward pass to the model's inputs alone, as for adversarial examples, leaves gradients as they are.
 
         Raises:
             InvalidParameter: a backward pass has used these inputs before.
@@ -245,6 +248,9 @@ class ExampleGradients(GradSampleModule):
                 field="model",
             )
         del module.activations[place]
+        if not are_accumulated(module.parameters()):
+            _forget_call(module)
+            return
         if places is not None:
             *inputs, gradient = (put_back(each, places) for each in (*inputs, gradient))
         calls, self._call = [(inputs, gradient)], call
@@ -319,6 +325,15 @@ def _divide(
     if isinstance(layer, _LAYERS_OF_LAST_AXIS):
         return [(inputs, gradient)]
     return [([each[:, i].contiguous() for each in inputs], gradient[:, i].contiguous()) for i in range(layout.parts)]
+
+
+def _forget_call(layer: torch.nn.Module) -> None:
+    """Count a call of a layer as done whose gradients of examples nobody makes; Opacus waits for all calls."""
+    for p in layer.parameters():
+        if p.requires_grad:
+            p._forward_counter -= 1
+            if not p._forward_counter and hasattr(p, "_current_grad_sample"):
+                promote_current_grad_sample(p)
 
 
 def find_modules(model: torch.nn.Module, names: Sequence[str]) -> list[torch.nn.Module]:

@@ -194,8 +194,10 @@ def difference_of_autograd(
     """
     kept = [kept_gradient(p) for _, p in named]
     gradients = [each for each in kept if each is not None]
-    streamed = any(isinstance(p.grad_sample, list) for _, p in named)
-    if streamed or len(gradients) < len(kept) or not len(samples[0]):
+    parts = any(
+        len(each) < len(samples[0]) for _, p in named if isinstance(p.grad_sample, list) for each in p.grad_sample
+    )
+    if parts or len(gradients) < len(kept) or not len(samples[0]):
         return None
     rounding = max(_rounding(sample) for sample in samples)
     allowed = (TOLERANCE + 4 * rounding) * float(squared_norms(samples).sqrt().sum())

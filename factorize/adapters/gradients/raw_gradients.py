@@ -43,6 +43,18 @@ def is_raw(parameter: torch.nn.Parameter) -> bool:
     return parameter.grad is not None and not all(each is None or each is USED_ROWS for each in (held, total))
 
 
+def are_accumulated(parameters: Iterable[torch.nn.Parameter]) -> bool:
+    """Return whether the present backward pass adds to `p.grad` of some parameters, or returns their gradients.
+
+    One by `torch.autograd.grad` of inputs alone does not.
+    """
+    nodes = [torch.autograd.graph.get_gradient_edge(p).node for p in parameters if p.requires_grad]
+    try:
+        return any(map(torch._C._will_engine_execute_node, nodes))
+    except RuntimeError:  # it returns one
+        return True
+
+
 def hide_gradients(parameters: Iterable[torch.nn.Parameter], private: object) -> None:
     """Have the gradients of parameters be zero after a backward pass over private examples, as long as a job exists.
 
