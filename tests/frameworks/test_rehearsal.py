@@ -625,6 +625,63 @@ def test_a_state_that_is_kept_from_batch_to_batch_is_refused(kept: bool) -> None
         assert made.optimizer.noise.step == EXAMPLES // SIZE
 
 
+PARTS: dict[str, Callable[[], torch.nn.Module]] = {
+    "a dict of modules": lambda: torch.nn.ModuleDict({"body": network(), "head": torch.nn.Linear(3, 3)}),
+    "a method beside forward": lambda: Halves(),
+    "a wrapper in eval mode": lambda: Halves(),
+}
+
+
+class Halves(torch.nn.Module):
+    """A body and a head, which loops may call by themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = network(), torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x))
+
+    def begin(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_that_a_loop_calls_by_themselves_are_watched_like_the_whole(name: str, kept: bool) -> None:
+    inner = PARTS[name]()
+    made, first = private(inner), None
+
+    def loop(model: Any, batch: Any) -> torch.Tensor:
+        nonlocal first
+        if first is None and not made.optimizer.rehearsal.rehearsing:
+            first = batch
+        x, y = first if kept and first is not None else batch
+        if name == "a wrapper in eval mode":
+            model.eval()
+            return cross_entropy(inner.train()(x), y)
+        return cross_entropy(model.head((model.begin if hasattr(model, "begin") else model["body"])(x)), y)
+
+    if kept:
+        with pytest.raises(InvalidParticipation, match="examples of an earlier step"):
+            train(made, loop)
+        assert made.optimizer.noise.step == 1
+    else:
+        train(made, loop)
+        assert made.optimizer.noise.step == EXAMPLES // SIZE
+
+
+def test_a_loss_that_mixes_is_refused_in_a_wrapper_in_eval_mode() -> None:
+    """The rehearsal would come again and again if it believed the wrapper."""
+    inner = network()
+    made = private(inner, loss=lambda m, b: cross_entropy(m(b[0]) - m(b[0]).mean(0), b[1], reduction="none"))
+    made.model.eval()
+    inner.train()
+    with pytest.raises(InvalidParameter, match="moved the clipped gradients of the others"):
+        train(made, lambda _, b: cross_entropy(inner(b[0]), b[1]))
+    assert made.optimizer.noise.step == 0
+
+
 def adversarial(model: Any, batch: Any, *, hooked: bool = True) -> torch.Tensor:
     x = batch[0].clone().requires_grad_()
     if not hooked:

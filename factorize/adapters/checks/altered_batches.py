@@ -160,9 +160,12 @@ class BatchMarks:
         self._returned[1].update(_mark(tensor) for tensor in tensors_of(outputs) if tensor.requires_grad)
 
     def are_returned(self, inputs: object) -> bool:
-        """Return whether a model is given what it returned for the batch before, such as a hidden state."""
+        """Return whether a model is given what it returned for the batch before, such as a hidden state.
+
+        What it returns for both is the same for all batches, or the same batch comes again.
+        """
         given = {_mark(tensor) for tensor in tensors_of(inputs)} if self._returned[0] else set()
-        return bool(given & self._returned[0] - {None})
+        return bool(given & (self._returned[0] - self._returned[1] - {None}))
 
     def are_earlier(self, inputs: object) -> bool:
         """Return whether the largest tensor that a model is given belongs to an earlier batch, and not to this one.

@@ -78,16 +78,16 @@ class Rehearsal:
         self._before, self._left = Attributes(), Attributes()  # in plain attributes, before the first pass and by it
         self._handed: Altered | None = None
         self._marks = BatchMarks()
+        self._depth = 0  # of the modules that run, since a loop may call some by themselves
         self._compared: list[int] = []  # holds the steps whose gradients were compared
         self.examples: int | None = None
         self.again = False
         self.fault: InvalidParameter | None = None
         inner = getattr(model, "_module", model)  # its hooks serve the model that the caller may still use directly
-        hooks = [
-            inner.register_forward_pre_hook(_Hook(self._before_forward), with_kwargs=True),
-            inner.register_forward_hook(refuse_eval),
-            inner.register_forward_hook(_Hook(lambda given: self._marks.note_returned(given[-1]))),
-        ]
+        hooks = [inner.register_forward_hook(refuse_eval)]
+        for each in inner.modules():
+            hooks.append(each.register_forward_pre_hook(_Hook(self._before_forward), with_kwargs=True))
+            hooks.append(each.register_forward_hook(_Hook(self._after_forward), always_call=True))
         model.autograd_grad_sample_hooks.extend(hooks)  # remove_hooks() then lets another job have the model
 
     def _before_forward(self, inputs: object) -> None:
@@ -96,23 +96,29 @@ class Rehearsal:
         Raises:
             InvalidParticipation: the model gets examples that were handed out before this batch.
         """
-        if not torch.is_grad_enabled():
+        self._depth += 1
+        if self._depth > 1 or not torch.is_grad_enabled():
             return
         self.trained.check()
-        if self._model.training and not self.rehearsing and self._marks.are_earlier(inputs):
+        if self.trained.training and not self.rehearsing and self._marks.are_earlier(inputs):
             raise InvalidParticipation(
                 "the model was given examples of an earlier step, which would take part more often than the "
                 "participation allows; train on each batch once, as it comes"
             )
-        if self._model.training and self._marks.are_returned(inputs):
+        if self.trained.training and self._marks.are_returned(inputs):
             raise InvalidParticipation(
                 "the model was given what it returned for an earlier batch, such as a hidden state, so the examples of "
                 "that batch would take part in later steps, too; begin each batch with a new state"
             )
 
+    def _after_forward(self, given: Sequence[object]) -> None:
+        self._depth = max(0, self._depth - 1)
+        if not self._depth:
+            self._marks.note_returned(given[-1])
+
     def hand_out(self, examples: int, batch: object) -> None:
         """Remember the batch that is handed out for a step, and how many of its examples count."""
-        self.examples, self.again = examples, False
+        self.examples, self.again, self._depth = examples, False, 0
         self.trained.forget_forward()
         self._marks.hand_out(batch)
 
@@ -131,7 +137,7 @@ class Rehearsal:
 
         At least as many steps lie between two rehearsals as there were before.
         """
-        ready = self._loss == "rehearsed" or self._model.training  # a loop may call train() when it has the batch
+        ready = self._loss == "rehearsed" or self.trained.training  # a loop may call train() when it has the batch
         if ready and self._compared and step - self._compared[-1] >= len(self._compared):
             self._seen = None
 
@@ -167,7 +173,7 @@ class Rehearsal:
         yield from self._passes_of_idle(part)
         if part.reads.seen and self._ranks == 1:
             yield from self._swap_reads(part)
-        if self._on_any_rank(bool(self._left) and self._model.training):
+        if self._on_any_rank(bool(self._left) and self.trained.training):
             found = yield from rehearse_states(
                 self._model, self._before, self._left, partial(self._repeat, part), self._on_any_rank
             )
@@ -244,7 +250,7 @@ class Rehearsal:
                     "meet the wrong examples; call step() once per batch, before the next is fetched (no prefetching), "
                     "without accumulation of gradients (physical_batch_size= divides a batch that is too large)"
                 )
-        elif self._model.training:
+        elif self.trained.training:
             with self._part.reads.on():
                 losses = self._losses(altered)
                 (losses.mean() if self._reduction == "mean" else losses.sum()).backward()

@@ -29,6 +29,11 @@ class TrainedParameters:
         some = self.parameters if parameters is None else parameters
         return [(self._names.get(id(p), f"parameter {i}"), p) for i, p in enumerate(some)]
 
+    @property
+    def training(self) -> bool:
+        """Whether a layer with trained parameters is in train mode; a wrapper around the model may be in another."""
+        return any(layer.training and _has_trained(layer) for layer in self._model.modules())
+
     def model_key(self) -> Hashable:
         """Return a value that changes with the layers, their modes, the parameters and which of them are trained."""
         layers = tuple((id(each), each.training) for each in self._model.modules())
@@ -45,9 +50,9 @@ class TrainedParameters:
         now = self.model_key()
         if now == self._checked:
             return
-        for path, layer in self._model.named_modules() if self._model.training else ():
+        for path, layer in self._model.named_modules() if self.training else ():
             name = path.removeprefix("_module.")
-            if not layer.training and any(p.requires_grad for p in layer.parameters(recurse=False)):
+            if not layer.training and _has_trained(layer):
                 raise InvalidParameter(
                     f"{name} is in eval mode, where Opacus has no per-example gradients; call model.train() before the "
                     "forward pass, or freeze its parameters before you make the job private",
@@ -101,6 +106,10 @@ class TrainedParameters:
         """Clear gradients that must not be released; a loop that logs `p.grad` finds zeros."""
         for p in self.parameters:
             p.grad, p.grad_sample = torch.zeros_like(p), None
+
+
+def _has_trained(layer: torch.nn.Module) -> bool:
+    return any(p.requires_grad for p in layer.parameters(recurse=False))
 
 
 def _named(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
