@@ -428,6 +428,32 @@ def test_packed_sequences_are_refused_where_opacus_makes_their_gradients() -> No
         optimizer.close()
 
 
+def test_recurrent_cells_that_cannot_run_again_are_told_what_replaces_them() -> None:
+    for kind in (torch.nn.LSTMCell, torch.nn.GRUCell, torch.nn.RNNCell):
+        model = ExampleGradients(kind(4, 3))
+        with pytest.raises(
+            InvalidParameter, match=f"use opacus.layers.dp_rnn.DP{kind.__name__}, which has its arguments"
+        ):
+            found = model(torch.ones(5, 4))
+            (found[0] if isinstance(found, tuple) else found).sum().backward()
+
+
+class TestAccess:
+    def test_layers_are_found_by_place_and_name(self):
+        layers = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh())
+        assert ExampleGradients(layers)[1] is layers[1]
+        named = torch.nn.ModuleDict({"last": torch.nn.Linear(2, 2)})
+        assert ExampleGradients(named)["last"] is named["last"]
+
+    def test_methods_beside_forward_are_those_of_the_model(self):
+        model = Packed(DPLSTM)
+        model.scaled = lambda x: 2 * x
+        private = ExampleGradients(model)
+        assert private.scaled(3) == 6
+        with pytest.raises(AttributeError, match="'Packed' object has no attribute 'absent'"):
+            private.absent()
+
+
 class TestGradientsOfInputs:
     """A backward pass to the inputs alone, as for adversarial examples, adds nothing to the parameters' gradients."""
 

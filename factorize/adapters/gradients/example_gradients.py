@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.grad_sample_module import promote_current_grad_sample
+from opacus.layers import dp_rnn
 from opacus.layers.dp_rnn import RNNLinear
 from torch.overrides import TorchFunctionMode
 
@@ -73,6 +74,19 @@ class ExampleGradients(GradSampleModule):
         self._axes, self._rehearsed = ExampleAxes(), rehearsed
         self._sorted: torch.Tensor | None = None  # the examples in the order in which a recurrent layer packs them
         super().__init__(model, strict=False, **options)  # strict, it refuses buffers, which copies read
+
+    def __getitem__(self, place: object) -> object:
+        """Return a module by its place or name, as a `Sequential`, `ModuleList` or `ModuleDict` does."""
+        return self._module[place]
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the model has by a name, such as a method beside `forward`."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "_module":  # is not there yet
+                raise
+            return getattr(self._module, name)
 
     # torch.compiler.disable would import the compiler here, for jobs that compile nothing, too.
     @torch._disable_dynamo  # type: ignore[untyped-decorator]
@@ -374,8 +388,12 @@ def _named_errors(layer: torch.nn.Module) -> Iterator[None]:
                 field="model",
             ) from None
         own = ", ".join(name for name, p in layer.named_parameters(recurse=False) if p.requires_grad)
+        kind = type(layer).__name__
+        if hasattr(dp_rnn, f"DP{kind}"):
+            message = f"use opacus.layers.dp_rnn.DP{kind}, which has its arguments, in place of {kind}"
+            raise InvalidParameter(message, field="model") from error
         raise InvalidParameter(
-            f"there is no gradient of each example for a {type(layer).__name__}: {str(error).splitlines()[0][:120]}; a "
+            f"there is no gradient of each example for a {kind}: {str(error).splitlines()[0][:120]}; a "
             "layer with parameters of its own runs again for each example by itself, so it has to take a tensor that "
             "begins with the batch axis, return one first, and not branch on its values or mix examples. "
             f"Freeze {own or 'its parameters'}, move them into a layer of their own, or give make_private the smallest "
