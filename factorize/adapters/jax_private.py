@@ -151,7 +151,9 @@ def make_private(
             planned.factors, planned.calibration, seed=secret, dtype=dtype, auditor=NOT_LOOKED_AT
         )
     try:
-        batches = GuardedBatches(planned.order, planned.auditor, physical=physical_batch_size, examples=examples)
+        batches = GuardedBatches(
+            planned.order, planned.auditor, physical=physical_batch_size, examples=examples, secret=secret
+        )
         statement = planned.statement("per_example")
         if receipt is not None:
             seeds = [secret, second_seed(secret)]

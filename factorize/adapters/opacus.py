@@ -13,8 +13,8 @@ from factorize.accounting.joint_moments import JointMoments
 from factorize.adapters.checks.batch_audit import BatchAudit
 from factorize.adapters.checks.own_steps import own_parameters, refuse_own_steps
 from factorize.adapters.checks.rehearsal import Rehearsal, refuse_eval
-from factorize.adapters.data.data_mark import refuse_other_data
 from factorize.adapters.data.given_data import refuse_sampling
+from factorize.adapters.data.keyed_mark import refuse_other_data
 from factorize.adapters.disjoint_optimizers import as_one, parts_of
 from factorize.adapters.given import check_optimizer, refuse_other_clipping
 from factorize.adapters.gradients.clipping import SCALED_LOSS, example_rows, load_loops, use_up

@@ -344,7 +344,7 @@ class Made(Door):
                 row: Mistake("refused", self._reordered, "in another order than in the last step")
                 for row in (REORDERED, REORDERED_WITHIN)
             },
-            RESTARTED: Mistake("believed", self._restarted),
+            RESTARTED: Mistake("refused", self._restarted, "names another example"),
             "a loss that closes over the data": Mistake("refused", self._closure, "closes over"),
             "a data set that names examples more than once": Mistake("refused", self._repeated, "users="),
             "an example whose gradient is not finite": Mistake("right", self._infinite),

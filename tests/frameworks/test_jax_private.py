@@ -576,20 +576,26 @@ class TestSumsOfTheBatch:
 class TestOrders:
     """Data that a loop changes between two steps: in their order, or each example by itself."""
 
-    def steps(self, changes: Any, jit: bool = True) -> None:
+    def steps(self, changes: Any, jit: bool = True, most: int = N, kept: Any = None) -> Any:
+        """Take steps, from a checkpoint on if there is one, and return a checkpoint."""
         made = fixed(loss=lambda w, x, y, key: loss(w, x, y))
         weights = jnp.full((6, 3), 0.1)
         state = made.noise.init(weights)
+        if kept is not None:
+            state = kept[0]
+            made.batches.load_state_dict(kept[1])
 
         def step(state: Any, data: Any, *batch: Any) -> Any:
             return made.noise.update(made.gradients(weights, data, *batch), state)
 
         step = jax.jit(step) if jit else step
-        for number, batch in enumerate(made.batches):
+        for number, batch in zip(range(made.batches.step, most), made.batches, strict=False):
             data = changes(number, X, Y)
             keys = jax.random.split(jax.random.key(number), EXAMPLES)
             _, state = jax.block_until_ready(step(state, (*data, keys), *batch))
+        kept = state, made.batches.state_dict()
         made.noise.close()
+        return kept
 
     @pytest.mark.parametrize("jit", [False, True])
     def test_a_shuffle_of_each_epoch_is_refused(self, jit: bool) -> None:
@@ -600,6 +606,13 @@ class TestOrders:
         with pytest.raises(Exception, match="in another order than in the last step, as after a shuffle"):
             self.steps(shuffled, jit)
 
+    @pytest.mark.parametrize("jit", [False, True])
+    def test_another_order_after_a_restart_is_refused(self, jit: bool) -> None:
+        kept = self.steps(lambda _, *data: data, jit, most=2)
+        with pytest.raises(Exception, match="names another example than when the checkpoint was made"):
+            self.steps(lambda _, x, y: (x[::-1], y[::-1]), jit, kept=kept)
+        self.steps(lambda _, *data: data, jit, kept=kept)
+
     def test_examples_may_change_by_themselves(self) -> None:
         """Noise on features, and flips of a few columns; labels stay where they are."""
 
@@ -607,7 +620,7 @@ class TestOrders:
             rng = np.random.default_rng(number)
             return np.where(rng.random((EXAMPLES, 1)) < 0.5, x, x[:, ::-1]) + rng.normal(size=x.shape) / 9, y
 
-        self.steps(noisy)
+        self.steps(noisy, kept=self.steps(noisy, most=2))
 
 
 class TestCopies:

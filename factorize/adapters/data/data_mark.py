@@ -8,15 +8,14 @@ the participation allows.
 from __future__ import annotations
 
 import hashlib
-import hmac
-from collections.abc import Mapping
 
 import numpy as np
 
 from factorize.adapters.checks.altered_batches import Randomness
+from factorize.adapters.data.keyed_mark import keyed_mark
 from factorize.adapters.data.mixed_data import MAX_COMPARED_EXAMPLES, Examples, call_seeded, digest_of
 from factorize.adapters.data.repeated_data import entries_of
-from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.errors import InvalidParticipation
 
 MAX_MARKED_EXAMPLES = 16
 """The most examples that are read: any other order has others in most of these places, and a few are read quickly."""
@@ -45,7 +44,7 @@ class DataMark:
         read = [self._read(self._places) for _ in range(MAX_READS)]
         self._items = read[0] if all(each == read[0] for each in read) else []
         told = hashlib.sha256(self._rows.tobytes()).digest() + b"".join(self._items)
-        self.keyed = hmac.new(f"factorize data {secret}".encode(), told, "sha256").hexdigest()
+        self.keyed = keyed_mark(secret, told)
 
     @Randomness.keep()
     def _read(self, places: list[int]) -> list[bytes]:
@@ -84,23 +83,3 @@ def _rows_of(dataset: Examples) -> np.ndarray:
 def _spread(size: int, most: int) -> list[int]:
     """Return up to `most` places all over `size` of them."""
     return [int(i) for i in np.linspace(0, size - 1, min(size, most))]
-
-
-def refuse_other_data(mark: str | None, checkpoint: Mapping[str, object]) -> None:
-    """Refuse a checkpoint of a run on other data, or on the same in another order.
-
-    Args:
-        mark: mark of the present data; None where nobody knows them.
-        checkpoint: a state that holds a mark as `data`, or none.
-
-    Raises:
-        InvalidParameter: the marks differ.
-    """
-    if mark not in (None, checkpoint.get("data", mark)):
-        raise InvalidParameter(
-            "an index of the data set names another example than when the checkpoint was made, so examples would take "
-            "part more often than the participation allows; give a split or a shuffle the seed of then, and files "
-            "their order. If the examples are the same, and only read in another way, leave the checkpoint's 'data' "
-            "out",
-            field="data",
-        )

@@ -10,6 +10,7 @@ from jax import numpy as jnp
 from jax.experimental import io_callback
 from jax.typing import ArrayLike
 
+from factorize.adapters.data.keyed_mark import keyed_mark, refuse_other_data
 from factorize.adapters.jax_arrays.jax_hashes import hash_bits
 from factorize.adapters.jax_arrays.jax_orders import are_moved
 from factorize.adapters.jax_arrays.jax_processes import number_of_first, refuse_other_process
@@ -29,17 +30,27 @@ class GuardedBatches(AuditedBatches):
     batch twice. So sums are marked with their own bits, and the noise takes only the sums that were marked last. In
     between they are enclosed (jax_sums.py), so that nothing computes with them.
 
+    A checkpoint has a mark of the data and of their order, unless they change from step to step.
+
+    Args:
+        order: see `AuditedBatches`.
+        auditor: see there.
+        physical: see there.
+        examples: number of examples in the data.
+        secret: a secret key, without which the mark reveals no example.
+
     Attributes:
         examples: number of examples in the data.
     """
 
-    def __init__(self, order: Batches, auditor: Auditor, *, physical: int | None, examples: int) -> None:
+    def __init__(self, order: Batches, auditor: Auditor, *, physical: int | None, examples: int, secret: int) -> None:
         super().__init__(order, auditor, physical=physical)
-        self.examples = examples
+        self.examples, self._secret = examples, secret
         self._handed: dict[int, bytes] = {}
         self._next, self._begun = auditor.step, auditor.state_dict()
         self._marked: tuple[int, bytes] | None = None  # hashes of sums and of their examples
         self._order: np.ndarray | None = None  # hashes of examples in the last step
+        self._data: dict[str, str] = {}  # the mark of the data, as in a checkpoint
 
     def __iter__(self) -> Iterator[MicroBatches]:
         """Yield each step that is left, and keep its examples until its noise is taken.
@@ -65,6 +76,7 @@ class GuardedBatches(AuditedBatches):
         """Go to the position of a checkpoint; restore model and noise with it."""
         super().load_state_dict(state)
         self._handed, self._next, self._marked, self._begun = {}, self.step, None, super().state_dict()
+        self._order, self._data = None, {key: str(state[key]) for key in ("data",) if key in state}
 
     def state_dict(self) -> JsonObject:
         """Return the state of the steps whose noise was taken; batches that were drawn beyond them come again.
@@ -76,13 +88,13 @@ class GuardedBatches(AuditedBatches):
         jax.effects_barrier()  # steps may still run whose noise is taken
         drawn, auditor = super().state_dict(), self.auditor
         if self._next == self.step:
-            return drawn
+            return drawn | self._data
         count_step, auditor.on_step = auditor.on_step, None
         try:
             auditor.load_state_dict(self._begun)
             while self.step < self._next:
                 auditor.record(self.order[self.step])
-            return super().state_dict()
+            return super().state_dict() | self._data
         finally:
             auditor.load_state_dict(drawn)
             auditor.on_step = count_step
@@ -124,13 +136,19 @@ class GuardedBatches(AuditedBatches):
 
     def _mark(self, bits: ArrayLike, indices: ArrayLike, mask: ArrayLike, order: ArrayLike) -> ArrayLike:
         found = np.asarray(order)
-        if self._order is not None and are_moved(self._order, found):
+        if self._order is None:
+            mark = keyed_mark(self._secret, found.tobytes())
+            refuse_other_data(mark, self._data)
+            self._data = {"data": mark}
+        elif are_moved(self._order, found):
             raise InvalidParameter(
                 "the examples of the data are in another order than in the last step, as after a shuffle, so that an "
                 "index names another example and some take part more often than the participation allows; give the "
                 "arrays in one order in every step (the batches are an order of their own)",
                 field="data",
             )
+        elif not np.array_equal(self._order, found):
+            self._data = {}
         self._order = found
         self._marked = int(bits), _examples(np.asarray(indices), np.asarray(mask))
         return bits
