@@ -19,7 +19,7 @@ from factorize.format.container import local_path
 FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 """The call that syncs on macOS, where fsync leaves the data in the drive's cache; None elsewhere."""
 
-_OS_ERROR = re.compile(r"os error (\d+)")
+_OS_ERROR = re.compile(r"(?:os error|code:) (\d+)")  # the second, before safetensors 0.6
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # A FIFO must not block its opener.
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 from store_cases import ShortWrites, factorization, failing, recording
 
 from factorize.errors import CorruptObject, StoreError, StoreUnavailable
@@ -197,3 +198,15 @@ def test_at_no_moment_can_others_look_into_a_new_root(tmp_path):
     make_root(files, tmp_path / "x")
     assert files.calls == ["make_directory", "sync_directory", "sync"], "there is no second step that closes it"
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    "told", ["I/O error: full (os error 28)", 'IoError(Os { code: 28, kind: StorageFull, message: "" })']
+)
+def test_each_safetensors_tells_why_it_cannot_write(tmp_path: Path, told: str) -> None:
+    def write(_path: Path) -> None:
+        raise SafetensorError(f"Error while serializing: {told}")
+
+    with pytest.raises(OSError) as raised:
+        Files().produce(tmp_path / "file", write)
+    assert raised.value.errno == errno.ENOSPC
