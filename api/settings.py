@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from factorize.client.connection import is_loopback
 from factorize.errors import InvalidParameter
 from factorize.format.container import local_path
+from factorize.plain_data import describe_violation
 from factorize.storage.medium.location import LEDGER_FILE, directory_of, in_bucket
 
 CONFIG_VARIABLE = "FACTORIZE_CONFIG"
@@ -265,8 +266,8 @@ def load_settings(**fields: Any) -> Settings:
     try:
         return Settings(**{name: value for name, value in fields.items() if value is not None})
     except ValidationError as error:
-        named = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors(include_url=False)]
+        named = [(".".join(map(str, one["loc"])), describe_violation(one)) for one in error.errors(include_url=False)]
         sentences = (f"setting {name}: {text}" if name else text for name, text in named)
-        raise InvalidParameter("; ".join(text.replace("Value error, ", "", 1) for text in sentences)) from None
+        raise InvalidParameter("; ".join(sentences)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidParameter(f"{config_file()} is not TOML: {error}", field=CONFIG_VARIABLE) from None

@@ -30,6 +30,7 @@ from factorize.api.http.access import NO_ROUTE
 from factorize.api.service import StoreReadOnly
 from factorize.api.workers.worker import without_places
 from factorize.encoding import canonical_json
+from factorize.plain_data import describe_violation
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 5
@@ -190,7 +191,7 @@ def _of_status(request: Request, error: HTTPException) -> ProblemAnswer:
 
 
 def _of_validation(_request: Request, error: RequestValidationError) -> ProblemAnswer:
-    places = [{"pointer": _pointer(str(e["loc"][-1])), "detail": str(e["msg"])} for e in error.errors()]
+    places = [{"pointer": _pointer(str(e["loc"][-1])), "detail": describe_violation(e)} for e in error.errors()]
     detail = "; ".join(f"{place['pointer'][1:]}: {place['detail']}" for place in places)
     return ProblemAnswer("invalid-parameter", detail, extra={"errors": places})
 

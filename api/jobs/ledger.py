@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
 import sqlalchemy as sa
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from factorize.api.jobs.audit_log import add_row
 from factorize.api.jobs.database import clock, having, holds, insert_into, jobs, open_database, reading, schema, writing
@@ -44,12 +44,18 @@ Within = Callable[[sa.Connection, SolveJob, bool], object]
 """A function that goes with a claim, in its transaction."""
 
 
+def _printable(kind: str) -> str:
+    if not kind.isprintable():  # PostgreSQL takes no NUL
+        raise ValueError("a kind has printable characters alone")
+    return kind
+
+
 class ListQuery(BaseModel, frozen=True, use_attribute_docstrings=True):
     """The entries of a list of jobs and results that are asked for: the parameters of the address that lists them."""
 
     state: State | None = None
     """Only jobs in this state."""
-    workload: Annotated[str | None, Field(max_length=64)] = None
+    workload: Annotated[str, Field(max_length=64), AfterValidator(_printable)] | None = None
     """Only this kind of workload."""
     cursor: Annotated[str | None, Field(max_length=200)] = None
     """`next` of the page before."""

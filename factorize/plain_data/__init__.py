@@ -163,11 +163,17 @@ def _said(place: FaultPlace, entry: Any, places: list[FaultPlace], entries: list
     return (entry["type"] == "list_type" and (below or len(same) > 1)) or (entry["type"] in _OBJECT_ERRORS and below)
 
 
+def describe_violation(entry: Any) -> str:
+    """Return what pydantic says of one problem, and the value where it is text or a number that a field has taken."""
+    message, value = entry["msg"].removeprefix("Value error, "), entry.get("input")
+    shown = isinstance(value, (str, int, float, bool)) and entry["type"] not in ("value_error", "extra_forbidden")
+    return f"{message}; got {str(value)[:_MAX_CHARACTERS]!r}" if shown else str(message)
+
+
 def _message(entry: Any, place: FaultPlace) -> str:
-    kind, value = entry["type"], entry.get("input")
-    message = entry["msg"].removeprefix("Value error, ")
+    kind, value, message = entry["type"], entry.get("input"), describe_violation(entry)
     if kind == "value_error":
-        return str(message)
+        return message
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):  # types for a model, and for a dataclass
         return _unknown(place)
     if kind == "missing":
@@ -182,12 +188,10 @@ def _message(entry: Any, place: FaultPlace) -> str:
     if kind in _OBJECT_ERRORS and not isinstance(value, dict):
         return _no_object(value, place)
     if kind == "literal_error" and takes_numbers(place.annotation):
-        message = f"Input should be a number or {entry['ctx']['expected']}"
-    if isinstance(value, (str, int, float, bool)):
-        message = f"{message}; got {str(value)[:40]!r}"
+        message = describe_violation(entry | {"msg": f"Input should be a number or {entry['ctx']['expected']}"})
     if isinstance(value, str) and _NUMBER.fullmatch(value[:_MAX_CHARACTERS]) and takes_numbers(place.annotation):
         message += f", which is text; write {value[:_MAX_CHARACTERS]} without quotes"
-    return str(message)
+    return message
 
 
 def _unknown(place: FaultPlace) -> str:

@@ -124,7 +124,7 @@ def test_keys_are_asked_for_where_others_reach_the_service() -> None:
         ({"issuers": [ISSUER | {"scopes": {"a": ["write"]}}]}, "scopes"),
         ({"issuers": [ISSUER, ISSUER]}, "contains an issuer twice"),
         ({"port": 65536}, "port"),
-        ({"port": -1}, "port"),
+        ({"port": -1}, "port: .*; got '-1'"),
         ({"processors": 0}, "processors"),
         ({"max_solve_seconds": 0}, "max_solve_seconds"),
         ({"max_solve_seconds": float("inf")}, "max_solve_seconds"),

@@ -117,6 +117,18 @@ def test_other_ids_are_not_found_and_not_repeated(live_service: LiveService, pla
 
 
 @pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("limit=0", "limit: Input should be greater than or equal to 1; got '0'"),
+        ("limit=many", "got 'many'"),
+        ("workload=a%00", "workload: a kind has printable characters alone"),  # PostgreSQL takes no NUL
+    ],
+)
+def test_a_query_value_is_refused_with_the_value(live_service: LiveService, query: str, told: str) -> None:
+    assert told in live_service.get(f"/v1/factorizations?{query}").problem(422, "invalid-parameter")["detail"]
+
+
+@pytest.mark.parametrize(
     "host",
     [
         "evil.example",
