@@ -11,6 +11,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from factorize.encoding import DIGEST
 from factorize.errors import InvalidSpec, Violation
@@ -163,7 +164,7 @@ def _said(place: FaultPlace, entry: Any, places: list[FaultPlace], entries: list
     return (entry["type"] == "list_type" and (below or len(same) > 1)) or (entry["type"] in _OBJECT_ERRORS and below)
 
 
-def describe_violation(entry: Any) -> str:
+def describe_violation(entry: ErrorDetails) -> str:
     """Return what pydantic says of one problem, and the value where it is text or a number that a field has taken."""
     message, value = entry["msg"].removeprefix("Value error, "), entry.get("input")
     shown = isinstance(value, (str, int, float, bool)) and entry["type"] not in ("value_error", "extra_forbidden")
