@@ -185,6 +185,24 @@ def test_a_collation_that_copies_examples_for_none_is_refused() -> None:
         refuse_mixed_data(items, partial(collate, fill))
 
 
+def test_a_collation_that_keeps_examples_for_later_batches_is_refused() -> None:
+    """One may count its batches."""
+    kept = [torch.zeros(X.shape[1])]
+
+    def with_last(items: list[Any]) -> Any:
+        kept.append(items[0])
+        return torch.stack([items[0] + kept[-2], *items[1:]])
+
+    def counted(items: list[Any]) -> Any:
+        kept.append(items[0])
+        return torch.stack(items) * len(kept)
+
+    items = Items(lambda own, i: own.x[i], x=X)
+    with pytest.raises(InvalidParameter, match="depends on those collated before it"):
+        refuse_mixed_data(items, with_last)
+    refuse_mixed_data(items, counted)
+
+
 def test_other_entries_are_altered_and_labels_stay_as_many() -> None:
     moved = _alter(np.arange(5), 2)
     assert moved[2] == 2 and sorted(moved) == list(range(5)) and (moved != np.arange(5)).sum() == 4

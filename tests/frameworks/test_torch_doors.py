@@ -632,11 +632,18 @@ class Made(Door):
             x, y = default_collate(items)
             return x + x.roll(len(x) // 2, 0), y
 
+        def kept(items: Any) -> Any:
+            x, y = default_collate(items)
+            mixed = torch.cat([x[:1] + (earlier[-1] if earlier else 0), x[1:]])
+            earlier.append(x[:1])
+            return mixed, y
+
+        earlier = list[torch.Tensor]()
         ways = "pair", "last", "any", "any row", "standard"
         batches, own = Batches(X, Y), Batches(X, Y)
         own.centred = False
         given: list[DataLoader[Any]] = [DataLoader(data, batch_size=SIZE) for data in (*map(Items, ways), batches)]
-        for data in (*given, loader(collate_fn=half), loader(collate_fn=halves)):
+        for data in (*given, *(loader(collate_fn=collate) for collate in (half, halves, kept))):
             made = self.made(data=data)
             with pytest.raises(FactorizeError, match="from one example alone"):
                 next(iter(made.loader))

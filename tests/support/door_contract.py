@@ -233,7 +233,7 @@ def of_looks(door: Door) -> dict[str, Mistake]:
 
 
 REORDERED = "data whose order changes from one pass to the next, as by a shuffle after each epoch"
-REORDERED_WITHIN = "data whose order changes within a pass, or a collation that keeps examples for later batches"
+REORDERED_WITHIN = "data whose order changes within a pass"
 
 
 class Door(ABC):

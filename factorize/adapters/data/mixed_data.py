@@ -51,8 +51,8 @@ def refuse_mixed_data(dataset: Examples, collate: Callable[[list[Any]], object],
     """Refuse a data set or a collation in which one example changes another one; random numbers are put back.
 
     It notices: several entries read for one item, from anything that the data set holds one of for each example; an
-    item that changes with such entries of others, or depends on the items read before it; and rows of a small batch
-    that other rows change. Augmentation of an example by itself is none of these.
+    item that changes with such entries of others, or depends on the items read before it; a batch that depends on those
+    before it; and rows of a small batch that other rows change. Augmentation of an example by itself is none of these.
 
     Args:
         dataset: a data set with `__len__` and `__getitem__`.
@@ -75,7 +75,7 @@ def _find_mixture(dataset: Examples, collate: Callable[[list[object]], object], 
     """Return in words how one example changes another one, or None."""
     places = [int(i) for i in np.linspace(0, len(dataset) - 1, MAX_COLLATED_EXAMPLES + 1)]
     items = [call_seeded(0, dataset.__getitem__, i) for i in places]
-    if _follows_reads(dataset, *places[:2]):
+    if _follows(dataset.__getitem__, *places[:2]):
         return "an item of the data set depends on those read before it"
     if column := next(filter(None, (_find_mixed_column(dataset, place) for place in places[:2])), None):
         return f"the data set reads several entries of its {column} for one item, or their mean"
@@ -83,6 +83,9 @@ def _find_mixture(dataset: Examples, collate: Callable[[list[object]], object], 
     if read is None and _copies_for_none(items[:-1], collate, axis):
         return "the collation puts another example in the place of one that is None"
     given, make = (items, collate) if read is None else (places, lambda chosen: collate(read(chosen)))
+    with suppress(Exception):  # examples of other shapes cannot always be stacked
+        if _follows(lambda chosen: tensors_of(make([*map(copy, chosen)])), given[:-1], given[1:]):
+            return "a batch of the collation depends on those collated before it"
     if any(_is_mixed(given, make, axis, draw) for draw in range(MAX_DRAWS)):
         return "the collation, or a transform of whole batches, mixes examples or moves them to other places"
     return None
@@ -98,16 +101,16 @@ def call_seeded(draw: int, call: Callable[[Given], Result], given: Given) -> Res
     return call(given)
 
 
-def _follows_reads(dataset: Examples, place: int, other: int) -> bool:
-    """Return whether an item is one thing after itself, and another one after another item, each time alike."""
+def _follows(read: Callable[[Given], object], own: Given, other: Given) -> bool:
+    """Return whether a read returns one thing after itself, and another one after another read, each time alike."""
     found = set[tuple[bytes, ...]]()
     for _ in range(MAX_REPEATS):
-        own, after = (
-            [digest_of(call_seeded(0, dataset.__getitem__, i)) for i in [before] * MAX_KEPT_READS + [place]][-1]
-            for before in (place, other)
+        alone, after = (
+            [digest_of(call_seeded(0, read, each)) for each in [before] * MAX_KEPT_READS + [own]][-1]
+            for before in (own, other)
         )
-        found.add((own, after))
-        if own == after or len(found) > 1:
+        found.add((alone, after))
+        if alone == after or len(found) > 1:
             return False
     return True
 
