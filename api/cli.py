@@ -7,6 +7,7 @@ Results go to stdout, everything else to stderr; exit codes are in `api/terminal
 import gc
 import io
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -42,6 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
         if not isinstance(error.__cause__, KeyboardInterrupt):
             raise
         code = INTERRUPT_CODE
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left ends in a moment, and Python shows what stops it
     gc.freeze()  # or a last collection looks at all that was imported, for a fifth of a second
     sys.exit(code)
 

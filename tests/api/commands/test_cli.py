@@ -577,6 +577,13 @@ def test_a_second_ctrl_c_ends_a_service_without_a_traceback(factorize: CommandLi
     assert service.returncode == 130 and "Traceback" not in err
 
 
+def test_a_ctrl_c_while_the_interpreter_ends_shows_no_traceback() -> None:
+    late = "import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT)"
+    command = [sys.executable, "-c", f"{late}; from factorize.api.cli import main; main(['--version'])"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_serve_on_a_port_in_use_is_usage(factorize: CommandLine) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
