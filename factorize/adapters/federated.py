@@ -18,9 +18,10 @@ from threading import RLock
 import numpy as np
 from numpy.typing import ArrayLike
 
-from factorize.adapters.gradients.clipped_sums import GroupedSum, check_roundings, clipped, flattened, unflattened
+from factorize.adapters.gradients.clipped_sums import check_roundings, flattened, unflattened
 from factorize.adapters.rounds.client_ids import EARLY_REASON, ClientId, KnownClients, listed
 from factorize.adapters.rounds.method_lock import one_at_a_time
+from factorize.adapters.rounds.open_round import OpenRound
 from factorize.adapters.rounds.state_file import read_state, write_state
 from factorize.client.checkpoints import check_stated
 from factorize.client.noise import NoiseGenerator
@@ -29,7 +30,6 @@ from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.format.receipts import REFUSALS
-from factorize.numbers.masked_entries import refuse_masked
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
@@ -126,10 +126,7 @@ class FederatedRounds(Secret):
         )
         self.refused: Counter[str] = Counter()
         self.fleet = KnownClients(self.clients)
-        self._open: set[ClientId] = set()  # the clients that are admitted to the open round
-        self._lost: set[ClientId] = set()  # those of them whose answers an ended process asked for
-        self._answered: set[ClientId] = set()
-        self._sum = GroupedSum(size)
+        self._open = self._begin_round()
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
         self._broken, self._lock = False, RLock()  # a late update would else join the sum of the next round
         self._written = 0  # the rows of noise that the state on the disk has used
@@ -177,10 +174,9 @@ class FederatedRounds(Secret):
         again, and as many more as are missing; clients that are gone keep their timers and get no place.
         """
         able, refused = self._sort_out(clients) if self.step < self.steps else ([], [])
-        again = [client for client in able if client in self._open]
-        others = [client for client in able if client not in self._open]
-        gone = self._lost.difference(again)
-        missing = min(len(others), max(0, self.clients_a_round - len(self._open - gone)))
+        again = [client for client in able if client in self._open.clients]
+        others = [client for client in able if client not in self._open.clients]
+        missing = min(len(others), self._open.free_places(self.clients_a_round, again))
         for client, reason, why in refused:
             if reason != EARLY_REASON:
                 self.refuse(client, reason, why)
@@ -198,7 +194,7 @@ class FederatedRounds(Secret):
             InvalidParameter: there are so many clients that the clip norm does not pay for the roundings of their sum.
         """
         self._refuse_past()
-        before, admitted, asked = len(self._open), list[ClientId](), listed(clients)
+        before, admitted, asked = len(self._open.clients), list[ClientId](), listed(clients)
         check_roundings(before + len(asked), 1, unit="clients")
         for client in asked:
             able, refused = self._sort_out([client])
@@ -206,9 +202,9 @@ class FederatedRounds(Secret):
                 self.refuse(*one)
             for known in able:
                 self.fleet.admit(known)
-                self._open.add(known)
+                self._open.clients.add(known)
                 admitted.append(known)
-        if len(self._open) > before:
+        if len(self._open.clients) > before:
             self._save()
         return admitted
 
@@ -224,29 +220,8 @@ class FederatedRounds(Secret):
             update: the arrays of the update, in the order of the model's.
         """
         known = next(iter(self._sort_out([client])[0]), None)
-        if known is None or known not in self._open:
-            return self.refuse(client, "not admitted", "it was not admitted to this round")
-        if known in self._answered:
-            return self.refuse(known, "twice", "it has already answered in this round")
-        self._answered.add(known)
-        try:
-            parts = [*update]
-            for part in parts:
-                refuse_masked("update", part)
-            arrays = [*map(np.asarray, parts)]
-        except Exception as reason:  # what a client has sent may break its reader in any way
-            return self.refuse(known, "shape", f"its update is not a list of arrays: {str(reason)[:80]}")
-        shapes = [part.shape for part in arrays]
-        if shapes != [shape for shape, _ in self._parts]:
-            return self.refuse(known, "shape", f"its arrays have shapes {str(shapes)[:80]}, which are not the model's")
-        try:
-            vector = clipped(arrays, self.calibration.clip_norm)
-        except InvalidParameter as reason:
-            return self.refuse(known, "type", str(reason))
-        if vector is None:
-            return self.refuse(known, "not finite", "it has entries that are NaN or infinite")
-        self._sum.add(vector)
-        return True
+        refusal = self._open.add(known, update)
+        return refusal is None or self.refuse(client if known is None else known, *refusal)
 
     @one_at_a_time
     def refuse(self, client: object, reason: str, why: str) -> bool:
@@ -282,13 +257,14 @@ class FederatedRounds(Secret):
             InvalidParameter: a model of other shapes. Nothing was released.
         """
         self.check_ahead(model=model)
-        before = np.zeros(len(self._sum.total)) if model is None else flattened(model)
+        total = self._open.total
+        before = np.zeros(len(total)) if model is None else flattened(model)
         self._broken = True  # a round that fails before all is written is taken again by a new process
-        noisy = (self._sum.total + self._noise.next()).astype(np.float32)  # further digits would be of the sum alone
+        noisy = (total + self._noise.next()).astype(np.float32)  # further digits would be of the sum alone
         mean = noisy.astype(np.float64) / self.clients_a_round
         self._kept = before, mean
-        taken = [self.fleet.numbers[client] for client in self._open]
-        self._open, self._lost, self._answered, self._sum = set(), set(), set(), GroupedSum(len(mean))
+        taken = [self.fleet.numbers[client] for client in self._open.clients]
+        self._open = self._begin_round()
         self._auditor.record(np.array(taken, dtype=np.int64))  # `commit` writes the state and then the receipt
         self._broken = False
         return unflattened(mean, self._parts)
@@ -332,7 +308,10 @@ class FederatedRounds(Secret):
 
     def _sort_out(self, clients: Iterable[object]) -> tuple[list[ClientId], list[tuple[object, str, str]]]:
         """Return the ids that may take part in this round, and (client, reason, why) of the others, each once."""
-        return self.fleet.sort_out(clients, self._open, self._auditor.refusal)
+        return self.fleet.sort_out(clients, self._open.clients, self._auditor.refusal)
+
+    def _begin_round(self, lost: Iterable[ClientId] = ()) -> OpenRound:
+        return OpenRound([shape for shape, _ in self._parts], self.calibration.clip_norm, lost=lost)
 
     def _refuse_past(self, rounds: int = 1) -> None:
         if self._broken:
@@ -394,7 +373,7 @@ class FederatedRounds(Secret):
             **self._fleet(),
             "named_by": self.fleet.named_by,
             "ids": list(self.fleet.numbers),
-            "open": list(self._open),
+            "open": list(self._open.clients),
             "refused": dict(self.refused),
         }
         write_state(self.path, plain, arrays)
@@ -419,7 +398,7 @@ class FederatedRounds(Secret):
         self._written = self._noise.step
         self.fleet = KnownClients(self.clients, kept["ids"], named_by=kept["named_by"])
         self.refused = Counter(kept["refused"])
-        self._open, self._lost = set(kept["open"]), set(kept["open"])
+        self._open = self._begin_round(lost=kept["open"])
         if "mean" in arrays:
             self._kept = arrays["model"], arrays["mean"]
 

@@ -407,7 +407,7 @@ def test_a_narrow_update_is_clipped_in_float64(tmp_path: Path, factors: Factoriz
     rounds = rounds_in(tmp_path, factors, model=[np.zeros(90_000, np.float16)])
     rounds.admit(["phone-1"])
     assert rounds.add("phone-1", [np.ones(90_000, np.float16)])
-    assert np.linalg.norm(rounds._sum.total) == pytest.approx(0.5)
+    assert np.linalg.norm(rounds._open.total) == pytest.approx(0.5)
     with pytest.raises(InvalidParameter, match="complex64; send floating-point numbers"):
         clipped([np.ones(2, np.complex64)], 1.0)
 
