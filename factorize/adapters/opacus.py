@@ -255,14 +255,14 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         """
         self._check_settings()
         samples = self.grad_samples
-        examples = len(samples[0])
+        examples, several = len(samples[0]), any(isinstance(p.grad_sample, list) for p in self.params)
         for p, total in zip(self.params, self.accumulate_moments(samples), strict=True):
             if p.summed_grad is None:
                 p.summed_grad = total
             else:
                 p.summed_grad += total
             p.grad_sample = USED_ROWS  # frees most of a step's memory, which nothing later needs
-        self._batch.end_part(examples)
+        self._batch.end_part(examples, several=several)
 
     def accumulate_moments(self, samples: list[Rows]) -> Iterable[torch.Tensor]:
         """Return the sums of the clipped gradients of a part of the batch, which are taken off the list."""
@@ -380,4 +380,4 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
                 field="model",
             )
         self._weights = None
-        self._batch.check(self.noise.step)
+        self._batch.check(self.noise.step, self.expected_batch_size)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from bin_cases import bin_of_each
 from handmade import handmade
-from opacus import PrivacyEngine
+from opacus import GradSampleModule, PrivacyEngine
 from opacus.optimizers import DPOptimizer
 from private_cases import BINS, CLIP, EPOCHS, EXAMPLES, SECRET, SIZE, N, bins_noise, factors
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
@@ -175,6 +175,44 @@ class TestWithThePrivacyEngine:
         noise = flat(NoiseGenerator(factors(), c, optimizer.params, seed=3 << 64).next()).float() / SIZE
         expected = clipped_mean(network(), np.arange(SIZE), 0.7, SIZE) + noise
         assert torch.allclose(torch.cat([p.grad.flatten() for p in optimizer.params]), expected, atol=1e-5)
+
+    @pytest.mark.parametrize("audited", [True, False])
+    def test_losses_with_a_backward_pass_each_need_an_auditor(self, audited):
+        """Opacus keeps a gradient of each pass, as of other examples, so each would be clipped alone."""
+        c = calibrate(factors().sensitivity, PrivacyTarget(mu=0.5), clip_norm=CLIP, divisor=SIZE)
+        auditor = ParticipationAuditor(PASSES, N) if audited else None
+        model = GradSampleModule(network())
+        optimizer = CorrelatedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), factors(), c, seed=3 << 64, auditor=auditor, model=model
+        )
+        x, y = (each[:SIZE] for each in data().tensors)
+        rows = gradients(network(), range(SIZE)) * 2
+        wanted = (rows * (CLIP / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0)
+        sums: list[torch.Tensor] = []
+        release = optimizer.release
+        optimizer.release = lambda *given: sums.extend(each.clone() for each in given[1]) or release(*given)
+        if audited:
+            optimizer.expect(np.arange(SIZE))
+        for _ in range(2):
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+        if audited:
+            optimizer.step()
+            assert torch.allclose(flat(sums), wanted, atol=1e-4)
+        else:
+            with pytest.raises(InvalidParticipation, match="16 gradients by several backward passes.*auditor="):
+                optimizer.step()
+            assert optimizer.noise.step == 0
+        optimizer.close()
+
+    def test_parts_with_a_backward_pass_each_are_one_batch(self):
+        c = calibrate(factors().sensitivity, PrivacyTarget(mu=0.5), clip_norm=CLIP, divisor=SIZE)
+        model = GradSampleModule(network())
+        optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors(), c, seed=3 << 64)
+        for part in zip(*(each[:SIZE].split(3) for each in data().tensors), strict=True):
+            torch.nn.functional.cross_entropy(model(part[0]), part[1]).backward()
+        optimizer.step()
+        assert optimizer.noise.step == 1
+        optimizer.close()
 
     def test_refuses_its_poisson_loader(self):
         model = network()

@@ -29,6 +29,7 @@ class BatchAudit:
         self._indices: np.ndarray | None = None  # of the batch that the auditor was told of last
         self._masks: list[np.ndarray] = []  # of the parts that have no gradients yet
         self._counted, self._parts = 0, 0  # rows and parts whose gradients are in the sums
+        self._several = False  # whether some of these rows came by several backward passes
 
     def is_ahead(self, step: int) -> bool:
         """Return whether a batch was handed out, but its step not taken, if that of the next noise is `step`."""
@@ -95,12 +96,17 @@ class BatchAudit:
             )
         return torch.from_numpy(mask.copy())
 
-    def end_part(self, rows: int) -> None:
-        """Count the rows of a part, which are in the sums now."""
+    def end_part(self, rows: int, *, several: bool = False) -> None:
+        """Count the rows of a part, which are in the sums now, by one backward pass or by several."""
         self._counted, self._parts = self._counted + rows, self._parts + 1
+        self._several = self._several or several
 
-    def check(self, step: int) -> None:
+    def check(self, step: int, divisor: int | None) -> None:
         """Refuse to release sums that are not of the examples of the step's batch.
+
+        Args:
+            step: the step.
+            divisor: the divisor of the job's means, None for sums.
 
         Raises:
             InvalidParticipation: the batch was not audited, or the sums have other rows than it.
@@ -108,6 +114,13 @@ class BatchAudit:
         """
         check_roundings(self._counted * self._ranks, self._parts + self._ranks)
         if self.auditor is None:
+            if self._several and divisor is not None and self._counted * self._ranks > divisor:
+                raise InvalidParticipation(
+                    f"step {step} has {self._counted} gradients by several backward passes, but a mean is over "
+                    f"{divisor} examples, so an example may have several, each as large as the clip norm; add the "
+                    "losses up before one backward(), call the model's disable_hooks() around a gradient of inputs, or "
+                    "give an auditor (auditor=) and call expect(indices), which tells losses of one batch from others"
+                )
             return
         if self.rows is None or self.auditor.step != step + 1:
             raise InvalidParticipation(
@@ -122,4 +135,4 @@ class BatchAudit:
 
     def end_step(self) -> None:
         """Forget the batch, whose step is taken."""
-        self._counted, self._parts, self.rows = 0, 0, None
+        self._counted, self._parts, self.rows, self._several = 0, 0, None, False
