@@ -70,6 +70,8 @@ def _misfit(module: torch.nn.Module) -> str | None:
             "is compiled, so Opacus's hooks do not run inside it; give the model before torch.compile (_orig_mod) or "
             "torch.jit.script"
         )
+    if getattr(module, "sparse", False) and any(p.requires_grad for p in own):
+        return "has sparse=True, but noise is dense; leave sparse out"
     if getattr(module, "max_norm", None) is not None and isinstance(
         module, (torch.nn.Embedding, torch.nn.EmbeddingBag)
     ):

@@ -187,6 +187,10 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "parallel": (lambda: torch.nn.Sequential(torch.nn.DataParallel(network())), "0 is a DataParallel"),
     "frozen": (lambda: network().requires_grad_(False), "no parameter"),
     "complex": (imaginary, "phase: complex"),
+    "sparse gradients": (
+        lambda: torch.nn.Sequential(torch.nn.Embedding(9, 3, sparse=True)),
+        "module 0 has sparse=True, but noise is dense",
+    ),
     "words that are made shorter": (
         lambda: torch.nn.Sequential(torch.nn.Embedding(9, 2, max_norm=1.0), network()),
         "module 0 has max_norm",

@@ -108,8 +108,9 @@ def _passes(name: str, parameter: torch.nn.Parameter) -> list[Rows]:
     samples = getattr(parameter, "grad_sample", None)
     if samples is None:
         raise InvalidParameter(
-            f"{name} has no per-example gradient: the loss does not use it, its weights are read outside of its layer "
-            "(name a module around both: make_private(whole=['encoder'])), LayerDrop skipped its layer (set it to 0), "
+            f"{name} has no per-example gradient: the loss does not use it, no example of the batch reaches its layer "
+            "(run experts on all, weighted by zeros), its weights are read outside of its layer (name a module around "
+            "both: make_private(whole=['encoder'])), LayerDrop skipped its layer (set it to 0), "
             "its layer is in eval mode, its forward pass ran again (gradient checkpointing, or a second call), step() "
             "was called twice, or the model called is not the private one. Call model.train(), call the private model "
             "and step() once per batch, and before you make the job private freeze (requires_grad=False) what a step "
