@@ -316,11 +316,15 @@ def _report_faults(url: sa.URL) -> Iterator[None]:
 
 
 def _create_private(database: str | None) -> None:
-    if database and database != ":memory:":
-        path = Path(database)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_local(path.resolve())
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    if not database or database == ":memory:":
+        raise StoreUnavailable(
+            "the job database would be in memory, where each connection has one of its own; write "
+            "sqlite:////path/jobs.sqlite"
+        )
+    path = Path(database)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_local(path.resolve())
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
 
 def _check_local(path: Path) -> None:

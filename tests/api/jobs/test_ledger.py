@@ -325,3 +325,9 @@ def test_a_job_that_is_asked_for_again_takes_a_new_turn(ledger):
     for number in range(3):
         ledger.cancel(f"{number:064x}")
     assert asked(ledger, "one", 1).turn == 0
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
+def test_a_database_in_memory_is_refused(url: str) -> None:
+    with pytest.raises(StoreUnavailable, match="write sqlite:////path/jobs.sqlite"):
+        Ledger(url)
