@@ -17,6 +17,7 @@ NEW_PATHS = {
     "factorize.accounting.calibration_request": "factorize.api.questions.calibration_request",
     "factorize.adapters.example_gradients": "factorize.adapters.gradients.example_gradients",
     "factorize.adapters.jax_gradients": "factorize.adapters.jax_arrays.jax_gradients",
+    "factorize.adapters.ranks.opacus_ranks": "factorize.adapters.opacus_ranks",
     "factorize.adapters.statement": "factorize.training.statement",
     "factorize.adjacency": "factorize.privacy.adjacency",
     "factorize.any_factors": "factorize.factors",

@@ -18,7 +18,7 @@ NAMES = {
     "factorize.adapters.private": ["make_private"],
     "factorize.adapters.torch": ["TorchNoiseGenerator"],
     "factorize.adapters.opacus": ["CorrelatedOptimizer", "refuse_sampling"],
-    "factorize.adapters.ranks.opacus_ranks": ["correlated_optimizer"],
+    "factorize.adapters.opacus_ranks": ["correlated_optimizer"],
     "factorize.adapters.jax": ["correlated_noise", "noising_matrix", "raised_sigma_of_sums"],
     "factorize.adapters.jax_private": ["make_private"],
 }

@@ -197,7 +197,7 @@ def refuse_other_clipping(optimizer: torch.optim.Optimizer, *, alone: bool) -> N
     if alone and (sharded or hasattr(optimizer, "world_size")):
         raise InvalidParameter(
             f"{type(optimizer).__name__} is the optimizer of one of several ranks; use correlated_optimizer of "
-            "factorize.adapters.ranks.opacus_ranks, which sums over them",
+            "factorize.adapters.opacus_ranks, which sums over them",
             field="optimizer",
         )
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Sampler, default_collate
 
-from factorize.adapters.checks.altered_batches import Part, Randomness, alter_batches, rare_examples
 from factorize.adapters.checks.rehearsal import Rehearsal
+from factorize.adapters.data.altered_batches import Part, Randomness, alter_batches, rare_examples
 from factorize.adapters.data.data_mark import DataMark
 from factorize.adapters.data.data_reads import DataReads
 from factorize.adapters.data.empty_batches import collate_or_empty, empty_like

@@ -23,8 +23,8 @@ from factorize.adapters.gradients.example_gradients import GRAD_SAMPLE_MODES, Ex
 from factorize.adapters.jobs import FactorSource, Planned, adam_workload, plan, samplings_of
 from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.ranks.agreement import agree, own_rank, refuse_other_ranks, world_size
-from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.torch import TorchNoiseOptions, default_generator
 from factorize.errors import InvalidParameter
 from factorize.privacy import Calibration

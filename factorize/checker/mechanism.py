@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import nearest
 from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.losses import series
+from factorize.checker.losses.products import toeplitz_array
 from factorize.checker.spec.workloads import toeplitz_column
 from factorize.checker.strategy import MAX_N_COMPUTED, Strategy
-from factorize.checker.structures.base import toeplitz_array
 from factorize.encoding import tensor_digest
 
 FORMULAS = ("square_root", "banded_square_root", "banded_inverse_square_root", "anti_pgd", "identity", "tree", "fft")

@@ -20,12 +20,12 @@ from flint import arb, ctx
 
 from factorize.checker.arithmetic.balls import PLACES, ball, double_above
 from factorize.checker.arithmetic.machine import check_mode
-from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed, square_root_up
 from factorize.checker.receipt_text import say_counts, say_level
 from factorize.checker.report import SENSITIVITY, Report, check_claim
 from factorize.checker.sampling.star import gaussian_delta
 from factorize.checker.samplings import PRIVACY, SECRET_ORDERS, check_order
-from factorize.checker.sensitivity import Bracket, bracket_limit, bracket_sensitivity, square_root_up
+from factorize.checker.sensitivity import Bracket, bracket_limit, bracket_sensitivity
 from factorize.checker.strategy import FactorFile, read_factor_file
 from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import CertificateError, CorruptObject, FactorizeError, TooLarge

@@ -7,7 +7,8 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
-from factorize.checker.sensitivity import ATTAINMENT_SHARE, Bracket, square_root_down, square_root_up
+from factorize.checker.arithmetic.near import square_root_down, square_root_up
+from factorize.checker.sensitivity import ATTAINMENT_SHARE, Bracket
 from factorize.encoding import in_one_line
 
 _MAX_SIGNS = 16  # A longer pattern is cut in the report, so that its line stays readable.

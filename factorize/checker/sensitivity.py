@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.checker.arithmetic.machine import check_products
-from factorize.checker.arithmetic.near import UNDERFLOW, Near, share
+from factorize.checker.arithmetic.near import UNDERFLOW, Near, share, square_root_up
 from factorize.checker.participation import Allowed, allowed, pattern_sums
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import LIMITS
@@ -359,22 +359,3 @@ def _integers(array: np.ndarray) -> tuple[np.ndarray, Fraction]:
     places = int(exponents.min()) - 53
     shifts = (exponents - 53 - places).astype(object)
     return np.ldexp(fractions, 53).astype(np.int64).astype(object) << shifts, Fraction(2) ** places
-
-
-def square_root_up(value: Fraction) -> float:
-    """Return the smallest double whose square is at least `value`."""
-    if value <= 0:
-        return 0.0
-    half = (value.numerator.bit_length() - value.denominator.bit_length()) // 2
-    guess = math.ldexp(math.sqrt(float(value / Fraction(4) ** half)), half)
-    while Fraction(guess) ** 2 >= value:
-        guess = math.nextafter(guess, 0.0)
-    while Fraction(guess) ** 2 < value:
-        guess = math.nextafter(guess, math.inf)
-    return guess
-
-
-def square_root_down(value: Fraction) -> float:
-    """Return the largest double whose square is at most `value`."""
-    up = square_root_up(value)
-    return up if Fraction(up) ** 2 == value else math.nextafter(up, 0.0)

@@ -16,19 +16,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from flint import arb_series, ctx
 
-from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import PLACES, Balls, of_doubles
 from factorize.checker.arithmetic.machine import check_products
-from factorize.checker.arithmetic.near import SLACK, TINY, UNIT, NotEnclosed, finite, gamma, norm_of, row_norms
+from factorize.checker.arithmetic.near import (
+    SLACK,
+    TINY,
+    UNIT,
+    NotEnclosed,
+    finite,
+    gamma,
+    norm_of,
+    row_norms,
+    square_root_up,
+)
 from factorize.checker.claims import check_added_noise
-from factorize.checker.losses import whole_matrices
-from factorize.checker.losses.products import WorkloadRows, roundings_of
+from factorize.checker.losses import series, whole_matrices
+from factorize.checker.losses.products import WorkloadRows, roundings_of, toeplitz_array
 from factorize.checker.participation import allowed
 from factorize.checker.report import ADDED_NOISE, DECODER, INVERSE, Report
-from factorize.checker.sensitivity import Bracket, square_root_up
+from factorize.checker.sensitivity import Bracket
 from factorize.checker.spec.workloads import toeplitz_column
 from factorize.checker.strategy import FactorFile, Strategy
-from factorize.checker.structures.base import toeplitz_array
 from factorize.checker.utility import ROAD_FAILURES
 from factorize.errors import CertificateError
 from factorize.format.quantities import at_most

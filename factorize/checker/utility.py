@@ -11,7 +11,6 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds import block_resolvents, determinants
@@ -26,13 +25,14 @@ from factorize.checker.bounds.nuclear_norms import (
     norm_by_vectors,
     targets,
 )
-from factorize.checker.losses import covariances, loss_balls, variances, whole_matrices
+from factorize.checker.losses import loss_balls, series, variances, whole_matrices
 from factorize.checker.losses.products import WorkloadRows, inverse_of
 from factorize.checker.losses.variances import MAX_WIDTH, Ends, width_of_losses
 from factorize.checker.participation import allowed
 from factorize.checker.spec.objectives import Weighing, weighing_of
 from factorize.checker.spec.workloads import Document, toeplitz_column
 from factorize.checker.strategy import Strategy
+from factorize.checker.structures import covariances
 
 Tensors = Mapping[str, np.ndarray]
 ROAD_FAILURES = (NotEnclosed, MemoryError)

@@ -6,8 +6,8 @@ the file finds it large enough. A second program (plain_sensitivity.py) works fr
 ordinary floating point, and must agree to 1e-9: the two share no code, so a blunder in either shows.
 """
 
-from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.sensitivity import bracket_limit, bracket_sensitivity, square_root_up
+from factorize.checker.arithmetic.near import NotEnclosed, square_root_up
+from factorize.checker.sensitivity import bracket_limit, bracket_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, UnsupportedProblem
 from factorize.factors.plain_sensitivity import LIMITS_AGREEMENT, plain_value

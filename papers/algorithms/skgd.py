@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from factorize.checker.sensitivity import square_root_up
+from factorize.checker.arithmetic.near import square_root_up
 from factorize.client.normals import ReplayableNormals
 from factorize.errors import ConditionNotMet, InvalidParameter
 from factorize.numbers.scalars import MAX_STEPS

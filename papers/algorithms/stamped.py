@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from factorize.checker.sensitivity import square_root_up
+from factorize.checker.arithmetic.near import square_root_up
 from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity

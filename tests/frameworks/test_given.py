@@ -32,7 +32,7 @@ from factorize.adapters.data.empty_batches import empty_like
 from factorize.adapters.data.held_examples import refuse_held_examples
 from factorize.adapters.given import check_model
 from factorize.adapters.opacus import CorrelatedOptimizer, refuse_sampling
-from factorize.adapters.ranks.opacus_ranks import correlated_optimizer
+from factorize.adapters.opacus_ranks import correlated_optimizer
 from factorize.errors import FactorizeError, InvalidParameter, InvalidParticipation
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.structures.toeplitz import ToeplitzMatrix

@@ -19,9 +19,9 @@ from structure_cases import strategies
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from factorize.adapters.opacus import CorrelatedOptimizer
+from factorize.adapters.opacus_ranks import correlated_optimizer
 from factorize.adapters.private import make_private
 from factorize.adapters.ranks import agreement
-from factorize.adapters.ranks.opacus_ranks import correlated_optimizer
 from factorize.errors import InvalidParameter
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.training.auditor import ParticipationAuditor

@@ -17,8 +17,7 @@ from opacus.layers import DPLSTM
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from factorize.adapters.checks import altered_batches
-from factorize.adapters.data import data_reads
+from factorize.adapters.data import altered_batches, data_reads
 from factorize.adapters.gradients.clipping import clipped_sums, example_rows, use_up
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.private import Private, make_private
@@ -254,7 +253,7 @@ GATES: dict[str, tuple[Loop, Loop]] = {
 @pytest.mark.parametrize("name", GATES)
 def test_a_batch_that_is_dropped_for_one_example_is_refused(name: str, place: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(
-        "factorize.adapters.checks.altered_batches.MAX_SCANNED_EXAMPLES", 1
+        "factorize.adapters.data.altered_batches.MAX_SCANNED_EXAMPLES", 1
     )  # the example is not found before
     data, step = vectors(), 2
     data.tensors[0][private(network(), data).loader.order[step][place]] = {"finite": math.nan, "small": 1e5}[name]

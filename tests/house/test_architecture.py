@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
@@ -72,6 +72,10 @@ def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     parts = parts[:-1] if parts[-1] == "__init__" else parts
     return ".".join(parts if parts[0] == "factorize" else ("factorize", *parts))
+
+
+HOUSES = [f"factorize.{room}" for room in ("adapters", "api", "checker", "client", "solvers", "storage")]
+"""The packages whose rooms build on each other."""
 
 
 @cache
@@ -151,6 +155,23 @@ def test_imports_point_one_way(package: str) -> None:
 
 def test_no_module_imports_itself_in_a_circle() -> None:
     graph = {name: imported_modules(path) - {name} for name, path in modules().items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("house", HOUSES)
+def test_rooms_import_each_other_one_way(house: str) -> None:
+    """A room is a folder, or a module beside folders."""
+
+    def rooms(names: Iterable[str]) -> set[str]:
+        return {name.removeprefix(f"{house}.").split(".")[0] for name in names if name.startswith(f"{house}.")}
+
+    graph: dict[str, set[str]] = {}
+    for name, path in modules().items():
+        for room in rooms([name]):
+            graph.setdefault(room, set()).update(rooms(imported_modules(path)) - {room})
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from checker_files import claim, participation_of, parts, random_result, sealed, true_squares
 
-from factorize.checker.sensitivity import square_root_up
+from factorize.checker.arithmetic.near import square_root_up
 from factorize.factors.factorization import Factorization
 
 Generator = np.random.Generator

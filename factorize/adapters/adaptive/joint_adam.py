@@ -11,7 +11,7 @@ from factorize.adapters.gradients.clipping import clipped_moments
 from factorize.adapters.gradients.layer_rows import Rows
 from factorize.adapters.jobs import check_floor, second_seed
 from factorize.adapters.opacus import CorrelatedOptimizer, OptimizerOptions
-from factorize.adapters.ranks.opacus_ranks import ReplicatedOptimizer
+from factorize.adapters.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.torch import NoiseGenerator
 from factorize.errors import InvalidParameter
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 
 import torch
 
-from factorize.adapters.checks.altered_batches import tensors_of
+from factorize.adapters.data.altered_batches import tensors_of
 from factorize.adapters.gradients.gradient_rows import GradientRows
 from factorize.errors import InvalidParameter
 

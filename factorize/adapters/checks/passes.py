@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import torch
 
-from factorize.adapters.checks.altered_batches import Altered
 from factorize.adapters.checks.loop_state import LoopState, difference_of_states
 from factorize.adapters.checks.model_changes import difference_of_buffers
+from factorize.adapters.data.altered_batches import Altered
 from factorize.adapters.gradients.gradient_rows import (
     MAX_PASSES_BETWEEN,
     TOLERANCE,

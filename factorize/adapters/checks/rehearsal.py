@@ -14,12 +14,12 @@ from typing import Any, Literal, Self
 
 import torch
 
-from factorize.adapters.checks.altered_batches import Altered, BatchMarks, Part, tensors_of
 from factorize.adapters.checks.kept_states import Attributes, attributes_of, left_by_pass, rehearse_states
 from factorize.adapters.checks.loop_state import LoopState
 from factorize.adapters.checks.model_changes import difference_of_weights, refuse_weights_beside, sizes_of
 from factorize.adapters.checks.passes import Pass, Passes
 from factorize.adapters.checks.trained_parameters import TrainedParameters
+from factorize.adapters.data.altered_batches import Altered, BatchMarks, Part, tensors_of
 from factorize.adapters.data.data_reads import difference_of_reads
 from factorize.adapters.gradients.clipping import all_idle, example_rows
 from factorize.adapters.gradients.gradient_rows import (

@@ -11,7 +11,7 @@ import hashlib
 
 import numpy as np
 
-from factorize.adapters.checks.altered_batches import Randomness
+from factorize.adapters.data.altered_batches import Randomness
 from factorize.adapters.data.keyed_mark import keyed_mark
 from factorize.adapters.data.mixed_data import MAX_COMPARED_EXAMPLES, Examples, call_seeded, digest_of
 from factorize.adapters.data.repeated_data import entries_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from factorize.adapters.checks.altered_batches import tensors_of
+from factorize.adapters.data.altered_batches import tensors_of
 from factorize.errors import InvalidParameter
 
 

@@ -18,7 +18,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from factorize.adapters.checks.altered_batches import Randomness, tensors_of
+from factorize.adapters.data.altered_batches import Randomness, tensors_of
 from factorize.adapters.data.repeated_data import refuse_repeats
 from factorize.errors import InvalidParameter, InvalidParticipation
 

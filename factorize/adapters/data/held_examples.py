@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_convert
 
-from factorize.adapters.checks.altered_batches import Randomness, tensors_of
+from factorize.adapters.data.altered_batches import Randomness, tensors_of
 from factorize.adapters.data.mixed_data import Examples
 from factorize.errors import InvalidParameter
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import torch
 
-from factorize.adapters.checks.altered_batches import Randomness, tensors_of
+from factorize.adapters.data.altered_batches import Randomness, tensors_of
 from factorize.adapters.data.held_data import list_held, numbers_in, with_others
 from factorize.errors import InvalidParameter
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from factorize.adapters.checks.altered_batches import Randomness
+from factorize.adapters.data.altered_batches import Randomness
 from factorize.adapters.data.held_data import list_held, numbers_in, with_others
 from factorize.adapters.data.mixed_data import Examples, call_seeded, digest_of
 from factorize.errors import InvalidParticipation

@@ -14,7 +14,7 @@ from opacus.layers import dp_rnn
 from opacus.layers.dp_rnn import RNNLinear
 from torch.overrides import TorchFunctionMode
 
-from factorize.adapters.checks.altered_batches import tensors_of
+from factorize.adapters.data.altered_batches import tensors_of
 from factorize.adapters.gradients.example_axes import ExampleAxes, RowLayout
 from factorize.adapters.gradients.layer_copies import LayerCall, LayerCopy, Output, first_of
 from factorize.adapters.gradients.layer_rows import keep_pass

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from factorize.adapters.checks.altered_batches import Altered
+from factorize.adapters.data.altered_batches import Altered
 from factorize.adapters.gradients.clipping import flat_rows, squared_norms, use_up
 from factorize.adapters.gradients.layer_rows import Rows, iterate_rows
 from factorize.adapters.gradients.raw_gradients import kept_gradient

@@ -103,6 +103,25 @@ def double_below(value: Fraction) -> float:
     return math.nextafter(nearest, 0.0) if Fraction(nearest) > value else nearest
 
 
+def square_root_up(value: Fraction) -> float:
+    """Return the smallest double whose square is at least `value`."""
+    if value <= 0:
+        return 0.0
+    half = (value.numerator.bit_length() - value.denominator.bit_length()) // 2
+    guess = math.ldexp(math.sqrt(float(value / Fraction(4) ** half)), half)
+    while Fraction(guess) ** 2 >= value:
+        guess = math.nextafter(guess, 0.0)
+    while Fraction(guess) ** 2 < value:
+        guess = math.nextafter(guess, math.inf)
+    return guess
+
+
+def square_root_down(value: Fraction) -> float:
+    """Return the largest double whose square is at most `value`."""
+    up = square_root_up(value)
+    return up if Fraction(up) ** 2 == value else math.nextafter(up, 0.0)
+
+
 def share(*shares: float, roundings: int = 0) -> float:
     """Return the share by which a number may be off after some shares and a number of roundings.
 

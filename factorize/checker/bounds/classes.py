@@ -31,11 +31,11 @@ from typing import Any
 import numpy as np
 from flint import arb, arb_series, ctx
 
-from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import Balls, ends, errors_of, nearest, of_doubles
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import SLACK, TINY, UNIT, NotEnclosed, finite, gamma, norm_of, row_norms
 from factorize.checker.bounds.nuclear_norms import WeightedTarget
+from factorize.checker.losses import series
 from factorize.checker.losses.products import gram, roundings_of
 from factorize.checker.losses.whole_matrices import norm_above
 from factorize.checker.participation import Allowed

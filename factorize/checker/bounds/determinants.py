@@ -33,10 +33,10 @@ from factorize.checker.arithmetic.balls import ends
 from factorize.checker.arithmetic.loops import kernel, part
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.bounds.evidence import row_weights, weights_of
-from factorize.checker.losses.covariances import _plus, _times
 from factorize.checker.spec.objectives import weighing_of
 from factorize.checker.spec.programs import X
 from factorize.checker.spec.workloads import program_of
+from factorize.checker.structures.covariances import _plus, _times
 
 MAX_N_OF_STATES = 1 << 14
 """The largest n of a recursion of several states."""

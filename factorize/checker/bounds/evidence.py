@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from factorize.checker.arithmetic.near import SLACK, TINY, gamma
+from factorize.checker.arithmetic.near import SLACK, TINY, gamma, square_root_down
 from factorize.checker.participation import Allowed, allowed
-from factorize.checker.sensitivity import square_root_down
 from factorize.checker.spec.objectives import Weighing
 from factorize.errors import CertificateError
 

@@ -16,7 +16,6 @@ import numpy as np
 from factorize.checker.arithmetic.balls import errors_of, nearest
 from factorize.checker.arithmetic.near import SLACK, TINY, Around, Factor, NotEnclosed, column_norms, gamma, row_norms
 from factorize.checker.spec.workloads import array_of, program_of, toeplitz_column
-from factorize.checker.structures.base import toeplitz_array
 
 TERMS = 512
 """The most products that are summed in one go."""
@@ -157,3 +156,10 @@ def _whole(document: Mapping[str, object]) -> Around:
     assert column is not None  # The factors are the same at every step.
     values = nearest(column)
     return Around(toeplitz_array(values), toeplitz_array(errors_of(column, values)))
+
+
+def toeplitz_array(column: np.ndarray) -> np.ndarray:
+    """Return a lower-triangular Toeplitz matrix, as views of one vector."""
+    n = len(column)
+    padded = np.concatenate([column[::-1], np.zeros(n - 1)])
+    return np.lib.stride_tricks.sliding_window_view(padded, n)[::-1]

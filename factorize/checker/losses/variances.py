@@ -1,7 +1,7 @@
 """Losses of long strategies that are recursions: row i of A x has the squared norm of row i of A C^-1 as its variance.
 
 Here y is white noise and x = C^-1 y. Both x and A x are recursions of a few states, whose covariance is carried along
-(see losses/covariances.py). No n x n array is formed, and no B: this proves nothing about a B that a job computes.
+(see structures/covariances.py). No n x n array is formed, and no B: this proves nothing about a B that a job computes.
 """
 
 import math

@@ -25,10 +25,10 @@ from factorize.checker.arithmetic.near import (
     gamma,
     norm_of,
     row_norms,
+    square_root_up,
 )
 from factorize.checker.losses.products import WorkloadRows, blocks_of, inverse_of, roundings_of, times_lower
 from factorize.checker.losses.variances import Ends, weighed
-from factorize.checker.sensitivity import square_root_up
 from factorize.checker.spec.objectives import Weighing
 from factorize.checker.strategy import MAX_N_COMPUTED, Strategy
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from factorize.checker.arithmetic.balls import Balls, errors_of, nearest, of_doubles
 from factorize.checker.arithmetic.near import Columns, Near, NotEnclosed, share
-from factorize.checker.losses.covariances import Factor, Recursion, Statement, negative, variances
 from factorize.checker.spec.programs import Program, reciprocal_pairs
+from factorize.checker.structures.covariances import Factor, Recursion, Statement, negative, variances
 
 
 class Buffers(NamedTuple):
@@ -234,13 +234,6 @@ def placed(entries: list[np.ndarray], indices: np.ndarray, n: int) -> np.ndarray
         stop = min(len(column), n - j)
         out[j : j + stop, place] = column[:stop]
     return out
-
-
-def toeplitz_array(column: np.ndarray) -> np.ndarray:
-    """Return a lower-triangular Toeplitz matrix, as views of one vector."""
-    n = len(column)
-    padded = np.concatenate([column[::-1], np.zeros(n - 1)])
-    return np.lib.stride_tricks.sliding_window_view(padded, n)[::-1]
 
 
 def prefix_norms(series: Near) -> Near:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from factorize.checker.arithmetic.near import UNIT, Columns, Near, NotEnclosed, share
-from factorize.checker.losses.covariances import Recursion, Statement, variances
 from factorize.checker.structures.base import Buffers, Reading
+from factorize.checker.structures.covariances import Recursion, Statement, variances
 
 _MAX_SHARE = 2.0**-40  # Rounding may leave that share of a squared column norm open.
 _UNDERFLOW = 1e-150  # More than one step loses by underflow, and large enough that its square does not underflow.

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from factorize.checker.arithmetic.near import Near, share
-from factorize.checker.losses.covariances import Recursion, negative
 from factorize.checker.structures.base import StoredReading, placed, solved
+from factorize.checker.structures.covariances import Recursion, negative
 from factorize.checker.structures.toeplitz import width_of
 
 

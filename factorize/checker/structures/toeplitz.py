@@ -24,8 +24,8 @@ import numpy as np
 
 from factorize.checker.arithmetic.balls import PLACES, Balls, ball, ends, of_doubles
 from factorize.checker.arithmetic.near import Near, share
-from factorize.checker.losses.covariances import Factor, Recursion, Statement
 from factorize.checker.structures.base import Buffers, ComputedToeplitzReading, StoredReading, placed, prefix_norms
+from factorize.checker.structures.covariances import Factor, Recursion, Statement
 from factorize.errors import TooLarge
 
 MAX_N_DIVIDED = 1 << 20

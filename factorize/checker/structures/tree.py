@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from factorize.checker.arithmetic.near import Near, share
-from factorize.checker.losses.covariances import Factor, Recursion, Statement, negative
 from factorize.checker.structures.base import StoredReading, solved
+from factorize.checker.structures.covariances import Factor, Recursion, Statement, negative
 
 
 class TreeReading(StoredReading):

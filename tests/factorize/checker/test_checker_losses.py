@@ -18,10 +18,11 @@ from specs import spec_of
 from structure_cases import exact, signed_buffers, strategies
 
 from factorize.checker.arithmetic.near import NotEnclosed
-from factorize.checker.losses import covariances, variances
+from factorize.checker.losses import variances
 from factorize.checker.losses.variances import MAX_WIDTH
 from factorize.checker.spec.programs import pair, reciprocal_pairs
 from factorize.checker.strategy import Strategy
+from factorize.checker.structures import covariances
 from factorize.checker.utility import Utility
 from factorize.structures.base import Matrix
 from factorize.structures.dense import DenseMatrix

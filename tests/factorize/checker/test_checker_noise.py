@@ -11,8 +11,8 @@ from checker_files import parts, sealed
 from specs import solved
 
 from factorize import parse_spec, solvers
-from factorize.checker.arithmetic import series
 from factorize.checker.check import check_factor_file
+from factorize.checker.losses import series
 from factorize.checker.spec.objectives import weighing_of
 from factorize.errors import CorruptObject
 from factorize.factors.factor_file import cast
@@ -112,7 +112,7 @@ def test_restarts_of_toeplitz_factors(tau: int, monkeypatch: pytest.MonkeyPatch)
         manifest["certificate"]["loss"]["objective"] *= factor
         failed = check_factor_file(sealed(manifest, tensors)).failed
         assert any("loss.objective" in text for text in failed) == (factor != 1.0)
-    monkeypatch.setattr("factorize.checker.arithmetic.series.MAX_RESTART_WORK", 8)
+    monkeypatch.setattr("factorize.checker.losses.series.MAX_RESTART_WORK", 8)
     assert check_factor_file(sealed(*parts(result))).supported, "by whole matrices"
 
 

@@ -16,16 +16,9 @@ from hypothesis.extra.numpy import arrays
 from structure_cases import exact, signed_buffers, strategies
 
 from factorize.checker import sensitivity
-from factorize.checker.arithmetic.near import NotEnclosed
+from factorize.checker.arithmetic.near import NotEnclosed, square_root_down, square_root_up
 from factorize.checker.check import check_matrix_sensitivity
-from factorize.checker.sensitivity import (
-    Allowed,
-    Bracket,
-    best_selection,
-    bracket_sensitivity,
-    square_root_down,
-    square_root_up,
-)
+from factorize.checker.sensitivity import Allowed, Bracket, best_selection, bracket_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, FactorizeError, TooLarge
 from factorize.factors.plain_sensitivity import Chains

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from flint import arb
 
-from factorize.checker.arithmetic import series
 from factorize.checker.arithmetic.balls import of_doubles
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file, check_matrix_sensitivity
-from factorize.checker.losses import variances, whole_matrices
+from factorize.checker.losses import series, variances, whole_matrices
 from factorize.checker.losses.products import WorkloadRows
 from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.spec.objectives import weighing_of
