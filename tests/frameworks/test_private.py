@@ -365,6 +365,35 @@ class TestCyclicPoisson:
             for p, q in zip(made.model.parameters(), before, strict=True)
         )
 
+    def test_a_model_that_fails_without_examples_is_left_out(self):
+        """As one that packs sequences; the step is one of noise alone, as if the model had run."""
+        bands, found = handmade(ToeplitzMatrix(np.array([1.0, 0.4]), 3 * EXAMPLES)), []
+        for left_out in (False, True):
+            made = private(bands, sampling="cyclic_poisson", batch_size=1)
+            for _ in range(EPOCHS):
+                for x, y in made.loader:
+                    if len(x) or not left_out:
+                        torch.nn.functional.cross_entropy(made.model(x), y).backward()
+                    made.optimizer.step()
+                    made.optimizer.zero_grad()
+            found.append(flat(made.model.parameters()))
+            made.optimizer.close()
+        assert torch.equal(*found)
+
+    def test_a_failure_without_examples_says_the_way_out(self):
+        class Packed(torch.nn.Linear):
+            def forward(self, x):
+                return super().forward(torch.stack([*x]))
+
+        made = private(
+            handmade(ToeplitzMatrix(np.array([1.0, 0.4]), 3 * EXAMPLES)),
+            model=Packed(6, 3), sampling="cyclic_poisson", batch_size=1,
+        )  # fmt: skip
+        with pytest.raises(RuntimeError) as caught:
+            train(made)
+        assert "leave out its forward and backward pass, and call step() alone" in caught.value.__notes__[0]
+        made.optimizer.close()
+
     @pytest.mark.parametrize("owned", [1, 2])
     def test_b_min_sep_trains_and_its_receipt_is_proved(self, tmp_path, owned):
         """Of examples, and of users who each have two and give one to a step that draws them."""

@@ -57,7 +57,7 @@ def example_rows(parameters: Sequence[tuple[str, torch.nn.Parameter]], examples:
     Raises:
         InvalidParameter: a parameter has no gradients, or other rows than the batch has examples.
     """
-    found = [(name, p, _join_whole(_passes(name, p), examples)) for name, p in parameters]
+    found = [(name, p, _join_whole(_passes(name, p, examples), examples)) for name, p in parameters]
     rows = [tuple(len(each) for each in passes) for _, _, passes in found]
     as_told = [each for each in rows if sum(each) == examples]
     expected = Counter(as_told or rows).most_common(1)[0][0]
@@ -103,9 +103,11 @@ def _whole(rows: Rows) -> torch.Tensor:
     return rows.rows(0, len(rows)) if isinstance(rows, LayerRows) else rows
 
 
-def _passes(name: str, parameter: torch.nn.Parameter) -> list[Rows]:
-    """Return a parameter's per-example gradients by backward pass."""
+def _passes(name: str, parameter: torch.nn.Parameter, examples: int | None) -> list[Rows]:
+    """Return a parameter's per-example gradients by backward pass; a batch of no example needs no pass."""
     samples = getattr(parameter, "grad_sample", None)
+    if samples is None and examples == 0:
+        return [parameter.new_zeros(0, *parameter.shape)]
     if samples is None:
         raise InvalidParameter(
             f"{name} has no per-example gradient: the loss does not use it, no example of the batch reaches its layer "

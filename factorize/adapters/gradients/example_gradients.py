@@ -95,6 +95,11 @@ class ExampleGradients(GradSampleModule):
         try:
             return super().forward(*inputs, **options)
         except RuntimeError as error:
+            if self._examples == 0:
+                error.add_note(
+                    "the batch has no example, as a sampled one may; if the model fails for that, leave out its "
+                    "forward and backward pass, and call step() alone"
+                )
             for name in [name for name, layer in self._module.named_modules() if layer in self._shared]:
                 error.add_note(
                     f"{name} was looked up once for all examples, and the private model got a row for each of "
