@@ -67,6 +67,7 @@ LOADERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no batches": (lambda d: DataLoader(d, batch_size=None), "batch_size=None"),
     "a stream": (lambda _d: DataLoader(Stream(), SIZE), "Stream has no length"),
     "an iterator": (iter, "has no length"),
+    "no example": (lambda _d: DataLoader([], SIZE), "the list has no example; look at the path or the filter"),
     "sparse items": (lambda d: DataLoader([(x.to_sparse(), y) for x, y in d], SIZE), r"sparse or nested.*to_dense\(\)"),
     "sparse batches": (
         lambda d: DataLoader(d, SIZE, collate_fn=lambda items: torch.stack([x for x, _ in items]).to_sparse()),

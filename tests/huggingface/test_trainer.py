@@ -278,6 +278,12 @@ def test_losses_and_data_that_the_job_would_not_cover(tmp_path: Path) -> None:
     assert Named(lora(), args, train_dataset=rows, privacy=privacy).private is None
 
 
+def test_a_data_set_without_examples_is_refused(tmp_path: Path) -> None:
+    args = TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True)
+    with pytest.raises(InvalidParameter, match="no train_dataset with a length, an index and examples"):
+        PrivateTrainer(lora(), args, train_dataset=[], privacy=PrivacyArguments(epsilon=4.0, delta=1e-5, seed=11 << 64))
+
+
 def test_private_examples_are_recognised_with_other_columns(tmp_path: Path) -> None:
     """As for an accuracy in training, of rows that were tokenised for evaluation."""
     args, rows = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[]), data()

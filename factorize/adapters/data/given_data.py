@@ -165,3 +165,6 @@ def _check_dataset(dataset: object) -> None:
             "a data set with __len__ and __getitem__ (list(stream), if it fits into memory)",
             field="data",
         )
+    if not len(dataset):
+        message = f"the {type(dataset).__name__} has no example; look at the path or the filter that it was made by"
+        raise InvalidParameter(message, field="data")

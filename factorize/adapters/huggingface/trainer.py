@@ -114,8 +114,8 @@ class PrivateTraining(_Mixed):
         self.private: Private | None = None
         check_settings(self.args)
         streams = isinstance(self.train_dataset, torch.utils.data.IterableDataset)
-        if self.train_dataset is None or streams or not hasattr(self.train_dataset, "__len__"):
-            message = "there is no train_dataset with a length and an index; give one, not a stream"
+        if streams or not (hasattr(self.train_dataset, "__len__") and len(self.train_dataset)):
+            message = "there is no train_dataset with a length, an index and examples; give one, not a stream"
             raise InvalidParameter(message, field="train_dataset")
         check_trainer(self, PrivateTraining)
         for each in self.eval_dataset.values() if isinstance(self.eval_dataset, dict) else [self.eval_dataset]:
