@@ -112,11 +112,11 @@ def _passes(name: str, parameter: torch.nn.Parameter, examples: int | None) -> l
         raise InvalidParameter(
             f"{name} has no per-example gradient: the loss does not use it, no example of the batch reaches its layer "
             "(run experts on all, weighted by zeros), its weights are read outside of its layer (name a module around "
-            "both: make_private(whole=['encoder'])), LayerDrop skipped its layer (set it to 0), "
-            "its layer is in eval mode, its forward pass ran again (gradient checkpointing, or a second call), step() "
-            "was called twice, or the model called is not the private one. Call model.train(), call the private model "
-            "and step() once per batch, and before you make the job private freeze (requires_grad=False) what a step "
-            "may leave out",
+            "both: make_private(whole=['encoder'])), LayerDrop skipped its layer (set it to 0), its layer is in eval "
+            "mode, its forward pass ran again (gradient checkpointing, or a second call without torch.no_grad()), "
+            "step() was called twice, or the model called is not the private one. Call model.train(), call the private "
+            "model and step() once per batch, and before you make the job private freeze (requires_grad=False) what a "
+            "step may leave out",
             field="model",
         )
     return samples if isinstance(samples, list) else [samples]
