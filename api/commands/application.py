@@ -140,7 +140,7 @@ def run(arguments: list[str]) -> int:
     except (FactorizeError, VerificationFailed, OSError) as error:
         return _fail(form, *failure_of(error))
     except MemoryError as error:
-        text = f"out of memory: {error or 'an allocation was refused'}; use a smaller n or a structured mechanism"
+        text = f"out of memory: {str(error) or 'an allocation was refused'}; use a smaller n or a structured mechanism"
         return _fail(form, ExitCode.SOLVE_FAILED, {"type": "out-of-memory", "detail": text}, [text])
     except typer.TyperException as error:
         return _usage(form, error)

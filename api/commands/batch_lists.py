@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from factorize.api.commands.batch_report import Item
+from factorize.encoding import MAX_JSON_BYTES
 from factorize.errors import FactorizeError, InvalidParameter
 from factorize.spec import parse_spec
 
@@ -54,7 +55,12 @@ def _entry(label: str, text: bytes | str) -> Item:
 
 def _read_lines(path: Path) -> Iterator[Item]:
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(iter(lambda: file.readline(MAX_JSON_BYTES + 1), b""), start=1):
+            if len(line) > MAX_JSON_BYTES:
+                raise InvalidParameter(
+                    f"{path} is no list of specs: line {number} is longer than {MAX_JSON_BYTES} bytes, the limit of a "
+                    "spec; write one JSON object per line"
+                )
             if line.strip():
                 yield _entry(f"line {number}", line.strip())
 

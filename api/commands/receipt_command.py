@@ -6,7 +6,7 @@ from typing import Annotated
 
 from factorize.api.commands.calibrate import STOP_CONDITION
 from factorize.api.terminal.output import Shown, argument, option
-from factorize.api.terminal.sources import file_of, open_target
+from factorize.api.terminal.sources import file_of, open_target, read_start
 from factorize.checker.receipt import check_receipt
 from factorize.encoding import JsonObject
 from factorize.errors import CorruptObject, InvalidParameter, MalformedJson
@@ -38,7 +38,7 @@ def receipt(
     if private_key is not None and to is None:
         raise InvalidParameter("a signed statement needs a file; give --to", field="to")
     try:
-        given = target.read_bytes()
+        given = read_start(target)
         held = read_receipt(given)
     except (MalformedJson, ClaimRefused) as reason:
         raise CorruptObject(f"{target} is not a receipt, or is damaged: {reason}") from None

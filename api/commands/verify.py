@@ -24,7 +24,7 @@ from factorize.api.terminal.output import (
     option,
     remark,
 )
-from factorize.api.terminal.sources import existing_results, file_of, open_target, read_spec, read_spec_text
+from factorize.api.terminal.sources import existing_results, file_of, open_target, read_spec, read_spec_text, read_start
 from factorize.checker.check import check_matrix_sensitivity
 from factorize.checker.receipt_text import STATUSES, verdict
 from factorize.checker.report import Report
@@ -239,7 +239,6 @@ def _findings(report: Report | CalibrationReport, *kinds: str) -> list[str]:
     return [f"{name:<14}{text}" for kind, name in names.items() for text in getattr(report, kind)]
 
 
-MAX_CLAIM_BYTES = 1 << 20
 _DIRECTIONS = {"pq": "removal", "qp": "addition"}
 
 
@@ -256,7 +255,7 @@ def verify_calibration(target: str, store: str | None, path: Path, fresh: bool) 
         CorruptObject: the factor file is damaged.
         InvalidParameter: the claim's file is no JSON object.
     """
-    stated = read_json(path.read_bytes()[: MAX_CLAIM_BYTES + 1], limit=MAX_CLAIM_BYTES)
+    stated = read_json(read_start(path))
     if not isinstance(stated, dict):
         raise InvalidParameter(f"{path} is not a JSON object; give the claim that calibrate wrote", field="calibration")
     with file_of(target, store) as factors:

@@ -15,7 +15,7 @@ from factorize.api.settings import NoOwnStore, load_settings
 from factorize.api.terminal.output import remark
 from factorize.api.terminal.spec_command import is_name
 from factorize.api.terminal.targets import check_target, write_whole
-from factorize.encoding import is_digest
+from factorize.encoding import MAX_JSON_BYTES, is_digest
 from factorize.errors import InvalidParameter, NotFound, StoreUnavailable
 from factorize.factors.factor_file import load
 from factorize.factors.factorization import Factorization
@@ -101,6 +101,12 @@ def read_spec_text(source: str) -> bytes:
         raise InvalidParameter("the spec is empty; give a path, '-' or JSON that starts with '{'", field="SPEC")
     with path.open("rb") as file:
         return _limited(file.read(MAX_SPEC_BYTES + 1), source)
+
+
+def read_start(path: Path) -> bytes:
+    """Return what the strict reader of JSON takes of a file, and one byte more, which it refuses."""
+    with path.open("rb") as file:
+        return file.read(MAX_JSON_BYTES + 1)
 
 
 def _limited(text: bytes, name: str) -> bytes:

@@ -148,3 +148,8 @@ def test_the_grid_of_the_page_is_one(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "cli.md").read_text().split("    [spec]\n")[1].split("\nAny other file")[0]
     entries = read(tmp_path, "[spec]\n" + "\n".join(line.strip() for line in text.splitlines()))
     assert len(entries) == 15 and all(entry.spec for entry in entries)
+
+
+def test_a_line_longer_than_a_spec_ends_the_list(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match="line 2 is longer than 1048576 bytes"):
+        read(tmp_path, "{}\n" + "x" * (1 << 20) + "x\n", "specs.jsonl")
