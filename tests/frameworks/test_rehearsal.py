@@ -252,9 +252,8 @@ GATES: dict[str, tuple[Loop, Loop]] = {
 @pytest.mark.parametrize("place", [0, 5])
 @pytest.mark.parametrize("name", GATES)
 def test_a_batch_that_is_dropped_for_one_example_is_refused(name: str, place: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr(
-        "factorize.adapters.data.altered_batches.MAX_SCANNED_EXAMPLES", 1
-    )  # the example is not found before
+    # The example is not found before.
+    monkeypatch.setattr("factorize.adapters.data.altered_batches.MAX_SCANNED_EXAMPLES", 1)
     data, step = vectors(), 2
     data.tensors[0][private(network(), data).loader.order[step][place]] = {"finite": math.nan, "small": 1e5}[name]
     for loop, refused in zip(GATES[name], (True, False), strict=True):

@@ -12,12 +12,12 @@ from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.grad_sample_module import promote_current_grad_sample
 from opacus.layers import dp_rnn
 from opacus.layers.dp_rnn import RNNLinear
-from torch.overrides import TorchFunctionMode
 
 from factorize.adapters.data.altered_batches import tensors_of
 from factorize.adapters.gradients.example_axes import ExampleAxes, RowLayout
 from factorize.adapters.gradients.layer_copies import LayerCall, LayerCopy, Output, first_of
 from factorize.adapters.gradients.layer_rows import keep_pass
+from factorize.adapters.gradients.look_ups import LookUps
 from factorize.adapters.gradients.packed_sequences import (
     RECURRENT_LAYERS,
     order_of_sequences,
@@ -148,7 +148,7 @@ class ExampleGradients(GradSampleModule):
             if layer in self._copies:
                 handles += self._copies[layer].add_hooks(self._capture_call)
             elif isinstance(layer, torch.nn.Embedding):
-                look_ups = _LookUps(layer, self._take_look_up)
+                look_ups = LookUps(layer, self._take_look_up)
                 handles.append(layer.register_forward_pre_hook(look_ups.begin))
                 handles.append(layer.register_forward_hook(look_ups.end, always_call=True))
 
@@ -286,47 +286,6 @@ class ExampleGradients(GradSampleModule):
                     module, None, (own,), loss_reduction=self.loss_reduction, batch_first=self.batch_first
                 )
         self._call = None
-
-
-class _LookUps(TorchFunctionMode):
-    """What an embedding looks up while it runs: other code may choose the ids, or scale the rows.
-
-    Args:
-        module: an embedding, or a layer derived from it.
-        take: a function of it, of ids and of rows, that returns the rows to go on with.
-    """
-
-    def __init__(
-        self,
-        module: torch.nn.Embedding,
-        take: Callable[[torch.nn.Module, torch.Tensor, torch.Tensor], torch.Tensor],
-    ) -> None:
-        super().__init__()
-        self._module, self._take = module, take
-
-    def begin(self, *_: object) -> None:
-        """Begin to look, as a hook before the layer runs."""
-        self.__enter__()
-
-    def end(self, *_: object) -> None:
-        """Look no longer, as a hook after it, or after its failure."""
-        self.__exit__(None, None, None)
-
-    def __torch_function__(
-        self,
-        call: Callable[..., object],
-        types: object,
-        inputs: Sequence[object] = (),
-        options: Mapping[str, object] | None = None,
-    ) -> object:
-        """Run a function of torch, and take a look-up in the layer's own weight: by a function, or by an index."""
-        found, weight = call(*inputs, **(options or {})), self._module.weight
-        if call is torch.nn.functional.embedding and inputs[1] is weight:
-            return self._take(self._module, inputs[0], found)
-        if call is torch.Tensor.__getitem__ and inputs[0] is weight and isinstance(inputs[1], (slice, torch.Tensor)):
-            places = torch.arange(self._module.num_embeddings, device=self._module.weight.device)
-            return self._take(self._module, places[inputs[1]], found)
-        return found
 
 
 def _divide(
