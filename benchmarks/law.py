@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from factorize.client import NoiseGenerator
-from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
 from factorize.factors.sensitivity import sensitivity_of
 from factorize.format.manifest import ENDLESS_STEPS
+from factorize.noise.source import noise_source
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.spec import parse_spec
 from factorize.structures.base import Matrix

@@ -25,9 +25,9 @@ import numpy as np
 from benchmarks.peer import PeerMissing, python
 from benchmarks.report import Report
 from benchmarks.timing import claimed
-from factorize.client.noise import NoiseGenerator
-from factorize.client.noise_source import noise_source
 from factorize.factors.sensitivity import Sensitivity
+from factorize.noise.generator import NoiseGenerator
+from factorize.noise.source import noise_source
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.solvers import choose
 from factorize.spec import parse_spec

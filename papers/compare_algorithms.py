@@ -17,8 +17,8 @@ from functools import partial
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from factorize.client.normals import MIN_SEED
 from factorize.factors.factorization import Factorization
+from factorize.noise.normals import MIN_SEED
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec

@@ -44,7 +44,7 @@ absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
 # Noise is keyed by seed and digest, and a digest follows the last bits of the processor's BLAS. DIGEST_SALT=<any text> keys
 # it as another processor would; no test may depend on which noise a fixed seed draws.
 if DIGEST_SALT := os.environ.get("DIGEST_SALT"):
-    from factorize.client import normals
+    from factorize.noise import normals
 
     def _salted(generator: str, seed: int, context: str, _plain: Any = normals.keyed) -> bytes:
         return _plain(generator, seed, f"{context}{DIGEST_SALT}" if is_digest(context) else context)
@@ -82,7 +82,7 @@ def twins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
     No test sees which noise another one has used.
     """
-    if single_use := sys.modules.get("factorize.client.single_use"):
+    if single_use := sys.modules.get("factorize.noise.single_use"):
         monkeypatch.setattr(single_use, "_ROWS", {})
         if not request.node.get_closest_marker("single_use"):
             monkeypatch.setattr(single_use.NoiseUse, "_others", lambda own: [])

@@ -15,7 +15,7 @@ from factorize.format.quantities import ClaimRefused, at_most
 from factorize.format.receipts import read_receipt, refuse_repeated, statement_of, steps_of
 from factorize.format.signatures import sign_statement
 from factorize.format.weights import DIRECTORY, FILE, TENSORS, digest_of_path
-from factorize.samplings.calibrating import epsilon_of_first_steps
+from factorize.training.stopped_run import epsilon_of_first_steps
 
 
 def receipt(

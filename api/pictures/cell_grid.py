@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from factorize.api.results import RowBlocks
-from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, TooLarge
 from factorize.factors.factorization import Factorization
 from factorize.format.tensors import MatrixName
+from factorize.noise.source import source_of
 
 MAX_CELLS = 512
 """The most cells on a side."""

@@ -15,10 +15,10 @@ import numpy as np
 from factorize.api.pictures.cell_grid import whole_matrix
 from factorize.api.pictures.factorization_plot import draw, draw_heatmap
 from factorize.api.questions.comparison import name_of
-from factorize.client.noise_source import source_of
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
 from factorize.format.labels import describe_part
+from factorize.noise.source import source_of
 from factorize.samplings import SAMPLINGS
 
 if TYPE_CHECKING:

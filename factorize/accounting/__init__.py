@@ -14,7 +14,7 @@ _HOMES = {
     "bin_gram": "factorize.accounting.gram_matrix",
     "calibrate_bins": "factorize.samplings.calibrating",
     "calibrate_sampling": "factorize.samplings.calibrating",
-    "loss_distribution": "factorize.accounting.loss_distributions",
+    "loss_distribution": "factorize.samplings.loss_distributions",
 }
 
 

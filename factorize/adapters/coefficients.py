@@ -18,9 +18,9 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from factorize.client.noise_source import Streamable
-from factorize.client.recurrences.base import Recurrence
 from factorize.errors import TooLarge
+from factorize.noise.recurrences.base import Recurrence
+from factorize.noise.source import Streamable
 
 _MAX_NUMBERS = 1 << 26
 """The most numbers in a table of all steps: 512 MiB of doubles."""

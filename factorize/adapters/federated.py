@@ -23,13 +23,13 @@ from factorize.adapters.rounds.client_ids import EARLY_REASON, ClientId, KnownCl
 from factorize.adapters.rounds.method_lock import one_at_a_time
 from factorize.adapters.rounds.open_round import OpenRound
 from factorize.adapters.rounds.state_file import read_state, write_state
-from factorize.client.checkpoints import check_stated
-from factorize.client.noise import NoiseGenerator
-from factorize.client.noise_source import source_of
-from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.format.receipts import REFUSALS
+from factorize.noise.checkpoints import check_stated
+from factorize.noise.generator import NoiseGenerator
+from factorize.noise.single_use import Secret
+from factorize.noise.source import source_of
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency

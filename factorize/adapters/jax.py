@@ -32,14 +32,14 @@ from factorize.adapters.jax_arrays.jax_table import (
     with_auto_axes,
     zeros_beside,
 )
-from factorize.client.allowances import check_allowance, raised, rounding_of
-from factorize.client.noise_source import ComputedRows, Streamable, source_of
-from factorize.client.normals import committed, keyed
-from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE
-from factorize.client.single_use import Secret
 from factorize.encoding import canonical_json
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.format.manifest import CertifiedFactors, certified
+from factorize.noise.allowances import check_allowance, raised, rounding_of
+from factorize.noise.normals import committed, keyed
+from factorize.noise.recurrences.state_rounding import DOUBLE, SINGLE
+from factorize.noise.single_use import Secret
+from factorize.noise.source import ComputedRows, Streamable, source_of
 from factorize.numbers.triangular import lower_inverse
 from factorize.privacy import Calibration, check_own
 from factorize.training.auditor import Auditor
@@ -117,7 +117,7 @@ def correlated_noise(
 
     Raises:
         InvalidParameter: the calibration is of another factorization, JAX would read float64 as float32, the roundings
-            cannot be bounded (factorize/client/allowances.py): use float64; or another transformation of this noise is
+            cannot be bounded (factorize/noise/allowances.py): use float64; or another transformation of this noise is
             alive. `update` raises it for gradients that are not real, of float16 or bfloat16, of other parameters than
             the state's or of a part of them, for the state of another run or one that was used before, and under vmap.
             Where only the running program can see it, JAX raises a JaxRuntimeError with the same sentence.

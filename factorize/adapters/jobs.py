@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from factorize.client import load
-from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors, certified
+from factorize.noise.normals import secret_seed
 from factorize.samplings import SAMPLINGS
 from factorize.samplings.base import Drawn, Sampling
 from factorize.spec import parse_spec

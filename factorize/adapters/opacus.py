@@ -32,12 +32,12 @@ from factorize.adapters.gradients.raw_gradients import (
 from factorize.adapters.ranks.agreement import refuse_other_ranks
 from factorize.adapters.ranks.placements import values_sum
 from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions, with_arrays, with_tensors
-from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.manifest import certified
+from factorize.noise.single_use import Secret
 from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind
-from factorize.samplings.calibrating import epsilon_of_first_steps
 from factorize.training.auditor import Auditor
+from factorize.training.stopped_run import epsilon_of_first_steps
 
 __all__ = ["CorrelatedOptimizer", "refuse_sampling"]
 

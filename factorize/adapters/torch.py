@@ -17,14 +17,14 @@ from factorize.adapters.gradients.released_sums import ReleasedSums, noise_dtype
 from factorize.adapters.ranks.agreement import agree, require_distributed
 from factorize.adapters.ranks.placements import ShardLayout, is_sharded, refuse_unknown_parts, values_sum
 from factorize.adapters.torch_engine import DeviceSource
-from factorize.client import noise as core
-from factorize.client.noise_kernels import add_noise
-from factorize.client.noise_source import Streamable, source_of
-from factorize.client.normals import BLOCK
-from factorize.client.single_use import Secret
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import certified
+from factorize.noise import generator as core
+from factorize.noise.noise_kernels import add_noise
+from factorize.noise.normals import BLOCK
+from factorize.noise.single_use import Secret
+from factorize.noise.source import Streamable, source_of
 from factorize.numbers.compiling import HAS_COMPILER
 from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind, check_own
 from factorize.training.auditor import Auditor

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 
 from factorize.adapters.coefficients import StepPlan
-from factorize.client.allowances import choose_precision, raised
-from factorize.client.checkpoints import Checkpointed
-from factorize.client.noise_source import Streamable
-from factorize.client.normals import committed, keyed
-from factorize.client.recurrences.state_rounding import SINGLE
-from factorize.client.regions import BlockPart, Region
-from factorize.client.single_use import NoiseUse, Secret
 from factorize.errors import UnsupportedProblem
+from factorize.noise.allowances import choose_precision, raised
+from factorize.noise.checkpoints import Checkpointed
+from factorize.noise.normals import committed, keyed
+from factorize.noise.recurrences.state_rounding import SINGLE
+from factorize.noise.regions import BlockPart, Region
+from factorize.noise.single_use import NoiseUse, Secret
+from factorize.noise.source import Streamable
 from factorize.privacy import Calibration
 
 _VERSION = 2
@@ -190,7 +190,7 @@ def device_normals(seed: int, context: str, device: torch.device) -> CudaNormals
 
 
 def commitment(normals: CudaNormals, device: torch.device) -> str:
-    """Return a hash that tells another seed, and a torch with another stream; see `factorize.client.normals`."""
+    """Return a hash that tells another seed, and a torch with another stream; see `factorize.noise.normals`."""
     probe = torch.empty(normals.block, device=device)
     normals.fill(probe, 0, 0)
     return committed(normals.key, probe[:64].cpu().numpy().astype("<f4").tobytes())

@@ -6,8 +6,8 @@ from factorize.client.download import fetch as fetch
 from factorize.client.held_factors import HeldFactors as HeldFactors
 from factorize.client.held_factors import connect as connect
 from factorize.client.held_factors import load as load
-from factorize.client.noise import NoiseGenerator as NoiseGenerator
-from factorize.client.noise import even_shard as even_shard
-from factorize.client.rows import Rows as Rows
 from factorize.client.service import Service as Service
 from factorize.factors import Factors as Factors
+from factorize.factors.rows import Rows as Rows
+from factorize.noise.generator import NoiseGenerator as NoiseGenerator
+from factorize.noise.generator import even_shard as even_shard

@@ -15,7 +15,7 @@ from factorize.client.cache import FactorCache
 from factorize.client.connection import TIMEOUT, ProgressCallback, ignore
 from factorize.client.download import Held, asked_digest, fetch_cached, find_cached
 from factorize.client.mirror import VARIABLE, Mirror, is_index, mirror_of_environment
-from factorize.client.rows import received
+from factorize.client.received_rows import received
 from factorize.client.service import PATH, Origin, Service, SpecSource, check_answers, spec_of
 from factorize.encoding import is_digest
 from factorize.errors import (

@@ -22,10 +22,10 @@ from factorize.privacy.question import question_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from factorize.client.noise import NoiseGenerator, NoiseOptions
-    from factorize.client.rows import Rows
     from factorize.factors.certificate import Certificate
+    from factorize.factors.rows import Rows
     from factorize.format.claims import Sensitivity
+    from factorize.noise.generator import NoiseGenerator, NoiseOptions
     from factorize.spec import Spec
 
 _PICTURES = "factorize.api.pictures.factorization_plot"
@@ -136,8 +136,8 @@ class Factors(CertifiedFactors):
         Raises:
             InvalidParameter: the calibration is for another sensitivity than this factorization's.
         """
-        from factorize.client.noise import NoiseGenerator
-        from factorize.client.noise_source import source_of
+        from factorize.noise.generator import NoiseGenerator
+        from factorize.noise.source import source_of
 
         check_own(calibration, self)
         return NoiseGenerator(source_of(self), calibration, shape, seed=seed, **options)
@@ -181,7 +181,7 @@ class Factors(CertifiedFactors):
             raise InvalidParameter(
                 f"rows need both start and stop, or neither for all; got {start} and {stop}", field="rows"
             )
-        from factorize.client.rows import Rows
+        from factorize.factors.rows import Rows
 
         return Rows(self.manifest, matrix, self._read, block_bytes=block_bytes)
 

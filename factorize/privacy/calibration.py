@@ -41,14 +41,19 @@ NOT_LOOKED_AT: Literal["not_looked_at"] = "not_looked_at"
 """The word that a caller gives in place of an auditor, and so vouches for the batches that epsilon relies on."""
 
 
-class Telling(Protocol):
-    """An object that is told of each batch: a `factorize.training.auditor.Auditor`."""
+class BatchAuditor(Protocol):
+    """An object that is told of each batch, as `factorize.training.auditor.Auditor` is."""
 
     def check_calibration(self, calibration: Calibration, steps: int) -> None:
         """Refuse a calibration, of factors of so many steps, that relies on other batches than those that pass."""
 
+    def check_release(
+        self, step: int, norm: float = 0.0, clip_norm: float = 0.0, *, lags: bool = False, noise: str | None = None
+    ) -> None:
+        """Refuse noise for other examples than those that were recorded last, or for a sum that these cannot have."""
 
-Told = TypeVar("Told", bound=Telling)
+
+AnyAuditor = TypeVar("AnyAuditor", bound=BatchAuditor)
 
 
 class Presence(NamedTuple):
@@ -170,7 +175,7 @@ class Calibration:
                 field="mean",
             )
 
-    def accept_auditor(self, given: Told | str | None, steps: int) -> Told | None:
+    def accept_auditor(self, given: AnyAuditor | str | None, steps: int) -> AnyAuditor | None:
         """Return the auditor that is told of each batch, if this noise fits its batches; None where nobody is told.
 
         Args:

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from factorize.client.checkpoints import check_stated, step_of
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.noise.checkpoints import check_stated, step_of
 from factorize.numbers.scalars import whole_number
 from factorize.participation import example_indices, read_participation
 from factorize.privacy import Calibration

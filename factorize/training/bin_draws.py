@@ -10,8 +10,8 @@ from bisect import bisect_left
 
 import numpy as np
 
-from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
+from factorize.noise.normals import secret_seed
 
 KEY_BYTES = 32
 """The bytes of a key that is drawn here."""

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from factorize.client.checkpoints import check_stated, step_of
-from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.noise.checkpoints import check_stated, step_of
+from factorize.noise.single_use import Secret
 from factorize.numbers.scalars import whole_number
 from factorize.participation import example_indices
 from factorize.privacy import Calibration

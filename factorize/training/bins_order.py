@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from factorize.client.checkpoints import check_stated
-from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.noise.checkpoints import check_stated
+from factorize.noise.single_use import Secret
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import Calibration, check_kind
 from factorize.privacy.adjacency import check_zero_out

@@ -3,8 +3,8 @@
 import warnings
 from collections.abc import Mapping
 
-from factorize.client.noise_source import source_of
 from factorize.format.manifest import CertifiedFactors
+from factorize.noise.source import source_of
 from factorize.numbers.scalars import whole_number
 from factorize.spec import parse_spec
 from factorize.spec.mechanisms import WARNED_STEPS, DenseNoise, dense_note

@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from factorize.client.single_use import Secret
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
+from factorize.noise.single_use import Secret
 from factorize.participation import example_indices, read_participation
 from factorize.training.auditor import numbered_users
 from factorize.training.batches import Batches, MicroBatches, epochs_of

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from factorize.accounting.amplification import AmplifiedCalibration
-from factorize.client.normals import secret_seed
-from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter
+from factorize.noise.normals import secret_seed
+from factorize.noise.single_use import Secret
 from factorize.training.batches import Batches
 
 

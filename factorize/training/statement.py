@@ -13,7 +13,7 @@ from factorize.numbers.gaussian import compose_mu, gaussian_epsilon, mu_by_name
 from factorize.numbers.scalars import double_above, finite_real, root_above, whole_number
 from factorize.privacy import Calibration
 from factorize.privacy.selection import BestOf
-from factorize.samplings.calibrating import epsilon_of_first_steps
+from factorize.training.stopped_run import epsilon_of_first_steps
 
 MAX_MEANINGFUL_EPSILON = 20.0
 """The largest epsilon without a warning: above it a likelihood ratio of e^20, 5 x 10^8, is allowed."""

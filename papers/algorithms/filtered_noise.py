@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from factorize.client.normals import BLOCK, Normals, ReplayableNormals
 from factorize.errors import CertificateError, InvalidParameter
 from factorize.factors.sensitivity import Sensitivity, sensitivity_of
+from factorize.noise.normals import BLOCK, Normals, ReplayableNormals
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
 from factorize.spec import parse_spec

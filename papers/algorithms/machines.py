@@ -9,8 +9,8 @@ from functools import reduce
 
 import numpy as np
 
-from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
+from factorize.noise.normals import secret_seed
 from factorize.training.orders import Order
 from papers.algorithms.differences import combined
 from papers.training.clip import GradientFunction, clipped_sum, contributions_at

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factorize.checker.arithmetic.near import square_root_up
-from factorize.client.normals import ReplayableNormals
 from factorize.errors import ConditionNotMet, InvalidParameter
+from factorize.noise.normals import ReplayableNormals
 from factorize.numbers.scalars import MAX_STEPS
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency

@@ -9,10 +9,10 @@ from fractions import Fraction
 import numpy as np
 
 from factorize.checker.arithmetic.near import square_root_up
-from factorize.client.normals import secret_seed
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity
 from factorize.format.manifest import CertifiedFactors, certified
+from factorize.noise.normals import secret_seed
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
 from papers.training.private_sums import FactorizationNoise

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from factorize.accounting.claim_search import ClaimSearch
-from factorize.client.normals import MIN_SEED
 from factorize.errors import ConditionNotMet, FactorizeError
 from factorize.factors.factor_file import load
 from factorize.factors.factorization import Factorization
+from factorize.noise.normals import MIN_SEED
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS

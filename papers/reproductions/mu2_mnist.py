@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from factorize.client.normals import MIN_SEED
 from factorize.factors.factorization import Factorization
+from factorize.noise.normals import MIN_SEED
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec

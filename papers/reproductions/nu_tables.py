@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from factorize.client.noise_source import source_of
 from factorize.factors.factorization import Factorization
+from factorize.noise.source import source_of
 from factorize.predict.asymptotic import limiting_sensitivity_squared
 from factorize.predict.filters import Independent, Nu, noise_product
 from factorize.predict.quadratic import QuadraticRun

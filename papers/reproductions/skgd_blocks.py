@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from factorize.client.normals import MIN_SEED
+from factorize.noise.normals import MIN_SEED
 from factorize.privacy import PrivacyTarget
 from papers.algorithms import (
     BlockSketch,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from factorize.client.normals import MIN_SEED
 from factorize.factors.factorization import Factorization
+from factorize.noise.normals import MIN_SEED
 from factorize.privacy import PrivacyTarget
 from factorize.solvers import solve
 from factorize.spec import parse_spec

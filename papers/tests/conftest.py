@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from factorize.client.single_use import NoiseUse
+from factorize.noise.single_use import NoiseUse
 
 sys.path.append(str(Path(__file__).parent))
 

@@ -13,10 +13,10 @@ from training_cases import nothing
 
 from factorize.accounting import calibrate_bins
 from factorize.accounting.amplification import AmplifiedCalibration, calibrate_amplified
-from factorize.client.noise import NoiseGenerator
-from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
 from factorize.factors.factorization import Factorization
+from factorize.noise.generator import NoiseGenerator
+from factorize.noise.source import noise_source
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.solvers import solve

@@ -14,8 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from factorize.client.normals import MIN_SEED
 from factorize.errors import InvalidParameter, extras_named
+from factorize.noise.normals import MIN_SEED
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.privacy import Calibration
 

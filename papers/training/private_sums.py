@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from factorize.client.noise import NoiseGenerator
-from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors, certified
+from factorize.noise.generator import NoiseGenerator
+from factorize.noise.source import source_of
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.bins_order import BallsInBins

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from factorize.checker.bounds.evidence import LowerBound
-from factorize.client.noise_source import noise_source
 from factorize.client.service import Origin
 from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import InvalidParameter
 from factorize.factors.factorization import Factorization
+from factorize.noise.source import noise_source
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.samplings import SAMPLINGS

@@ -19,9 +19,9 @@ from factorize.adapters.coefficients import plan_table
 from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma_of_sums
 from factorize.adapters.jax_arrays import jax_normals
 from factorize.adapters.jax_arrays.jax_table import MAX_WRITTEN_TERMS, SplitDouble
-from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter, TooLarge, UnsupportedProblem
 from factorize.factors.sensitivity import Sensitivity
+from factorize.noise.source import noise_source
 from factorize.privacy import PrivacyTarget, calibrate
 
 N, D, SIGMA = 20, 40_000, 1.7

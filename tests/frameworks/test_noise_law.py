@@ -24,10 +24,10 @@ from factorize.adapters import jax as jax_adapter
 from factorize.adapters import torch_engine
 from factorize.adapters.jax import correlated_noise, noising_matrix, raised_sigma_of_sums
 from factorize.adapters.torch import NoiseGenerator
-from factorize.client.allowances import raised
-from factorize.client.noise_source import Streamable, noise_source
-from factorize.client.recurrences.state_rounding import SINGLE
 from factorize.factors.sensitivity import sensitivity_of
+from factorize.noise.allowances import raised
+from factorize.noise.recurrences.state_rounding import SINGLE
+from factorize.noise.source import Streamable, noise_source
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 
 CASES = [

@@ -12,11 +12,11 @@ from factorize.adapters import torch_engine
 from factorize.adapters.torch import NoiseGenerator
 from factorize.adapters.torch_engine import device_normals
 from factorize.client import even_shard
-from factorize.client import noise as core
-from factorize.client.noise_source import Streamable, noise_source
-from factorize.client.normals import ReplayableNormals
 from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.factors.sensitivity import Sensitivity
+from factorize.noise import generator as core
+from factorize.noise.normals import ReplayableNormals
+from factorize.noise.source import Streamable, noise_source
 from factorize.privacy import PrivacyTarget, calibrate
 
 N, D = 20, 40_000

@@ -74,8 +74,13 @@ def module_name(path: Path) -> str:
     return ".".join(parts if parts[0] == "factorize" else ("factorize", *parts))
 
 
-HOUSES = [f"factorize.{room}" for room in ("adapters", "api", "checker", "client", "solvers", "storage")]
+HOUSES = [
+    "factorize",
+    *(f"factorize.{room}" for room in ("adapters", "api", "checker", "client", "solvers", "storage")),
+]
 """The packages whose rooms build on each other."""
+CIRCLE = ("factors", "samplings")
+"""`Factors.calibrate` looks up samplings, which build on factors."""
 
 
 @cache
@@ -172,6 +177,8 @@ def test_rooms_import_each_other_one_way(house: str) -> None:
     for name, path in modules().items():
         for room in rooms([name]):
             graph.setdefault(room, set()).update(rooms(imported_modules(path)) - {room})
+    if house == "factorize":
+        graph[CIRCLE[0]].remove(CIRCLE[1])
     assert any(graph.values()), "no room imports another, so nothing was compared"
     try:
         TopologicalSorter(graph).prepare()

@@ -21,7 +21,6 @@ from factorize.checker.spec.objectives import OBJECTIVES
 from factorize.checker.spec.workloads import ARRAY_KINDS, PROGRAMS, balls_of, defines, program_of, toeplitz_column
 from factorize.checker.spec.workloads import KINDS as EXACT_KINDS
 from factorize.checker.structures import LIMITS, READINGS
-from factorize.client.noise_source import _RECURRENCES, _ROWS, noise_source
 from factorize.errors import InvalidParticipation, UnsupportedProblem
 from factorize.factors.factor_file import load
 from factorize.factors.sensitivity import SERVED_KINDS, sensitivity_of
@@ -42,6 +41,7 @@ from factorize.format.tensors import (
     SHAPES,
     VALUES,
 )
+from factorize.noise.source import _RECURRENCES, _ROWS, noise_source
 from factorize.participation import KINDS as KINDS_OF_PARTICIPATION
 from factorize.participation import AnyParticipation, MinSep, Participation, is_canonical, read_participation
 from factorize.plain_data.words import words_of

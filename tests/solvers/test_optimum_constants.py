@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import factorize
-from factorize.client.noise_source import Streamable, noise_source
+from factorize.noise.source import Streamable, noise_source
 
 ABOVE = {"max": 0.846, "mean": 0.748}
 """Of the normalised square root, less log(n) / pi, for long n (Henzinger, Kalinin, Upadhyay, arXiv 2509.14334)."""

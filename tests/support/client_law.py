@@ -16,7 +16,7 @@ import numpy as np
 from factorize.checker.arithmetic.near import square_root_up
 from factorize.checker.sensitivity import bracket_sensitivity
 from factorize.checker.strategy import MAX_N_COMPUTED, Strategy
-from factorize.client.allowances import participations_of
+from factorize.noise.allowances import participations_of
 from factorize.privacy import Calibration
 from factorize.structures.base import Matrix
 

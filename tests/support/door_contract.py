@@ -27,15 +27,15 @@ from handmade import Handmade
 from specs import claimed
 
 from factorize import parse_spec
-from factorize.client import single_use
-from factorize.client.engines import RowSums, Streaming
-from factorize.client.normals import keyed
 from factorize.encoding import canonical_json, json_digest
 from factorize.errors import FactorizeError
 from factorize.factors.factor_file import from_container
 from factorize.factors.factorization import Factorization
 from factorize.factors.sensitivity import Sensitivity, sensitivity_of
 from factorize.format.container import Container
+from factorize.noise import single_use
+from factorize.noise.engines import RowSums, Streaming
+from factorize.noise.normals import keyed
 from factorize.participation import read_participation
 from factorize.privacy import NOT_LOOKED_AT, Calibration, PrivacyTarget, calibrate
 from factorize.structures.toeplitz import ToeplitzMatrix

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from factorize.client.single_use import NoiseUse
 from factorize.errors import FactorizeError
+from factorize.noise.single_use import NoiseUse
 
 
 def on_ranks(world: int, folder: Path, work: Callable[..., Any], *given: Any) -> list[Any]:

@@ -25,11 +25,11 @@ from safetensors.numpy import load_file
 
 from factorize.checker.check import check_factor_file
 from factorize.client import load as load_light
-from factorize.client.noise_source import Streamable, source_of
 from factorize.errors import FactorizeError, InvalidStrategy, UnsupportedProblem
 from factorize.factors.factor_file import load
 from factorize.format.container import Container
 from factorize.format.manifest import ENDLESS_STEPS
+from factorize.noise.source import Streamable, source_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "0.1.0"
 FIRST = 48

@@ -65,7 +65,7 @@ class Toy:
 WORKLOADS, EXACT_WORKLOADS = "factorize/workloads/__init__.py", "factorize/checker/spec/workloads.py"
 RULES, EXACT_PARTICIPATIONS = "factorize/factors/sensitivity.py", "factorize/checker/participation.py"
 TENSORS, LAYOUTS = "factorize/format/tensors.py", "factorize/structures/layouts.py"
-SOURCES, READINGS = "factorize/client/noise_source.py", "factorize/checker/structures/__init__.py"
+SOURCES, READINGS = "factorize/noise/source.py", "factorize/checker/structures/__init__.py"
 ROUTERS, COMMANDS = "api/http/app.py", "api/commands/application.py"
 SAMPLINGS, RECEIPTS = "factorize/samplings/__init__.py", "factorize/format/receipts.py"
 EXACT_RECEIPTS = "factorize/checker/receipt.py"
@@ -154,7 +154,7 @@ def _two_decays(document: Document) -> Program:
     "structure": Toy(
         (
             "factorize/structures/bidiagonal.py",
-            "factorize/client/recurrences/bidiagonal.py",
+            "factorize/noise/recurrences/bidiagonal.py",
             "factorize/checker/structures/bidiagonal.py",
         ),
         (
@@ -183,8 +183,8 @@ def _bidiagonal(parts: Parts, n: int | None) -> None:
             (
                 Change(
                     SOURCES,
-                    "from factorize.client.recurrences.buffered ",
-                    "from factorize.client.recurrences.bidiagonal import BidiagonalRecurrence\n",
+                    "from factorize.noise.recurrences.buffered ",
+                    "from factorize.noise.recurrences.bidiagonal import BidiagonalRecurrence\n",
                 ),
                 Change(SOURCES, '    "banded": ', '    "bidiagonal": BidiagonalRecurrence,\n'),
             ),

@@ -17,11 +17,11 @@ from factorize.adapters.jobs import FactorSource, plan, samplings_of
 from factorize.checker.check import check_factor_file
 from factorize.checker.receipt import check_receipt
 from factorize.client import load
-from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParticipation
 from factorize.factors.certificate import certify
 from factorize.factors.factor_file import load as open_file
 from factorize.factors.solution import Outcome
+from factorize.noise.source import source_of
 from factorize.training.auditor import ParticipationAuditor
 from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
 from factorize.training.receipt import Receipt

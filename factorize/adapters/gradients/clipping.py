@@ -23,8 +23,8 @@ import torch
 from factorize.adapters.gradients.clipped_sums import CLIP_FACTOR, MAX_ADDED_EXAMPLES
 from factorize.adapters.gradients.clipping_kernels import add_squares, add_weighted
 from factorize.adapters.gradients.layer_rows import LayerRows, Rows, iterate_rows
-from factorize.client.normals import BLOCK
 from factorize.errors import InvalidParameter
+from factorize.noise.normals import BLOCK
 from factorize.numbers.compiling import HAS_COMPILER
 
 SCALED_LOSS = (

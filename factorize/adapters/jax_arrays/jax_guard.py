@@ -23,8 +23,8 @@ from jax.typing import ArrayLike
 from factorize.adapters.jax_arrays.jax_hashes import hash_bits
 from factorize.adapters.jax_arrays.jax_programs import is_traced
 from factorize.adapters.jax_arrays.jax_table import manual_axes, place_of, replica_axes, with_auto_axes
-from factorize.client.single_use import NoiseUse
 from factorize.errors import InvalidParameter
+from factorize.noise.single_use import NoiseUse
 from factorize.privacy import refuse_infinite
 from factorize.training.auditor import Auditor
 

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from factorize.adapters.ranks.agreement import agree, own_rank, settle
-from factorize.client.checkpoints import Checkpointed, refuse_vectors
-from factorize.client.regions import Region
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
+from factorize.noise.checkpoints import Checkpointed, refuse_vectors
+from factorize.noise.regions import Region
 
 if TYPE_CHECKING:  # if torch is built without them, nothing is sharded
     from torch.distributed.device_mesh import DeviceMesh

@@ -13,10 +13,10 @@ from scipy.stats import norm
 from factorize import solvers
 from factorize.accounting import BinsLaw, calibrate_bins
 from factorize.accounting.gram_matrix import BinGram
-from factorize.accounting.loss_distributions import distribution_of, loss_distribution
 from factorize.errors import InvalidParameter
 from factorize.factors.factorization import Factorization
 from factorize.numbers.gaussian import gaussian_delta, gaussian_epsilon
+from factorize.samplings.loss_distributions import distribution_of, loss_distribution
 from factorize.spec import parse_spec
 
 INTERVAL = 1e-3

@@ -21,10 +21,10 @@ from factorize.adapters import federated
 from factorize.adapters.federated import FederatedRounds
 from factorize.adapters.gradients.clipped_sums import GroupedSum, clipped
 from factorize.checker.receipt import check_receipt
-from factorize.client.noise import NoiseGenerator
-from factorize.client.noise_source import source_of
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.manifest import certified
+from factorize.noise.generator import NoiseGenerator
+from factorize.noise.source import source_of
 from factorize.numbers.gaussian import gaussian_epsilon
 from factorize.participation import read_participation
 from factorize.privacy import PrivacyTarget

@@ -20,10 +20,10 @@ from factorize.checker.check import check_factor_file
 from factorize.checker.report import Report
 from factorize.checker.strategy import Strategy
 from factorize.client import load as load_factors
-from factorize.client.noise_source import ComputedRows, source_of
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.factors.factor_file import load
 from factorize.factors.factorization import Factorization
+from factorize.noise.source import ComputedRows, source_of
 from factorize.numbers.covered import column_defect, cover_column, cover_inverse, covering, defect
 from factorize.numbers.triangular import toeplitz_rows
 from factorize.structures.dense import DenseMatrix

@@ -18,10 +18,10 @@ from reader_mutations import GOLDEN, Original, changed, judge, originals
 
 from factorize.checker.strategy import read_factor_file
 from factorize.client import load as load_light
-from factorize.client.noise_source import source_of
 from factorize.errors import CorruptObject
 from factorize.factors.factor_file import from_container, load
 from factorize.format.container import Container
+from factorize.noise.source import source_of
 
 COUNT, SHARES = 300, 2
 """`python -m benchmarks.soak readers` goes through 50,000."""

@@ -416,7 +416,7 @@ class TestRows:
         assert stream.shape == (N, N)
 
     def test_a_range_of_rows_comes_in_checked_blocks(self, server, dense, monkeypatch):
-        monkeypatch.setattr("factorize.client.rows.BLOCK_BYTES", 8 * N * 10)
+        monkeypatch.setattr("factorize.client.received_rows.BLOCK_BYTES", 8 * N * 10)
         found = connect(dense.digest, url=server.url).rows("C_inv", 5, 32)
         assert np.allclose(found, dense.rows("C_inv", 5, 32), rtol=0, atol=1e-14)
         assert [path.partition("=")[2] for path in server.paths("rows=")] == ["5:15", "15:25", "25:32"]

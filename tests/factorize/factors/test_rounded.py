@@ -15,11 +15,11 @@ from specs import claimed, solved, spec_of
 from factorize.checker.check import check_factor_file
 from factorize.client import Service, fetch
 from factorize.client import load as load_factors
-from factorize.client.noise_source import ComputedRows, source_of
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
 from factorize.factors.factor_file import cast, load, round_down
 from factorize.factors.factorization import Factorization
 from factorize.format.manifest import Manifest
+from factorize.noise.source import ComputedRows, source_of
 from factorize.storage.fsck import fsck
 from factorize.storage.store import open_store
 from factorize.structures.dense import DenseMatrix

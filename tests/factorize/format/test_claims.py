@@ -9,12 +9,12 @@ import pytest
 from golden.make import HERE
 
 from factorize.client import HeldFactors, NoiseGenerator, load
-from factorize.client.noise_source import source_of
 from factorize.errors import CorruptObject, InvalidParameter, UnsupportedProblem
 from factorize.factors import Factors
 from factorize.factors.factor_file import load as load_whole
 from factorize.format.claims import Sensitivity, differing
 from factorize.format.manifest import Manifest, certified
+from factorize.noise.source import source_of
 from factorize.privacy import PrivacyTarget, calibrate, check_own
 
 FILES = sorted(HERE.glob("*/*.safetensors"))

@@ -12,8 +12,9 @@ from factorize.errors import InvalidParameter, UnsupportedProblem
 from factorize.factors.factorization import Factorization
 from factorize.numbers.gaussian import compose_mu, gaussian_epsilon
 from factorize.privacy.question import GivenNoise
-from factorize.samplings.calibrating import calibrate_sampling, epsilon_of_first_steps
+from factorize.samplings.calibrating import calibrate_sampling
 from factorize.samplings.first_steps import first_steps
+from factorize.training.stopped_run import epsilon_of_first_steps
 
 EPOCHS, BINS = 3, 6
 N = EPOCHS * BINS

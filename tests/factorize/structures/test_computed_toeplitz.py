@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from specs import solved
 
-from factorize.client.noise_source import noise_source
+from factorize.noise.source import noise_source
 
 
 @pytest.mark.parametrize(

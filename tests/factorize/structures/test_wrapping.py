@@ -9,9 +9,9 @@ from specs import claimed, spec_of
 from structure_cases import strategies
 
 from factorize.checker.check import check_factor_file
-from factorize.client.noise_source import noise_source
 from factorize.errors import CorruptObject, InvalidStrategy
 from factorize.format.tensors import COLUMN_SCALE, INNER_STRUCTURES
+from factorize.noise.source import noise_source
 from factorize.structures.layouts import build_matrix
 from factorize.structures.scaled import ColumnScaled
 

@@ -11,8 +11,8 @@ import pytest
 import factorize
 from factorize import spec as specs
 from factorize.adapters.jobs import FactorSource
-from factorize.client.noise_source import noise_source
 from factorize.errors import InvalidParameter
+from factorize.noise.source import noise_source
 from factorize.solvers import solve
 from factorize.spec.mechanisms import DenseNoise
 from factorize.training import noise_memory

@@ -7,9 +7,9 @@ import pytest
 from specs import solved, spec_of
 
 from factorize import solvers
-from factorize.client.noise_source import Streamable, noise_source
 from factorize.errors import Cancelled, InvalidParameter, SolveFailed, TooLarge
 from factorize.factors.solution import Progress
+from factorize.noise.source import Streamable, noise_source
 from factorize.privacy import PrivacyTarget
 from factorize.privacy.question import SamplingOptions
 from factorize.solvers.comparing.candidates import fewer_bands, mechanisms

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from factorize.adapters.jobs import Planned, plan, samplings_of
-from factorize.client.noise import NoiseGenerator
+from factorize.noise.generator import NoiseGenerator
 from factorize.training.job import TrainingJob
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from structure_cases import strategies
 
-from factorize.client.noise import NoiseGenerator
-from factorize.client.noise_source import noise_source
-from factorize.client.normals import BLOCK
-from factorize.client.regions import Region
 from factorize.errors import InvalidParameter
 from factorize.factors.sensitivity import Sensitivity
+from factorize.noise.generator import NoiseGenerator
+from factorize.noise.normals import BLOCK
+from factorize.noise.regions import Region
+from factorize.noise.source import noise_source
 from factorize.privacy import PrivacyTarget, calibrate
 
 CALIBRATION = calibrate(Sensitivity(1.0, "exact", "by hand", {"kind": "single"}), PrivacyTarget(mu=1.0))

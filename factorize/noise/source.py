@@ -7,12 +7,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from factorize.client.recurrences.banded import (
+from factorize.errors import CorruptObject, UnsupportedProblem
+from factorize.format.manifest import CertifiedFactors, certified
+from factorize.format.tensors import COLUMN_SCALE, ENDLESS_ONLY_STRUCTURES, SCALED, SHAPES, wrapped_structure
+from factorize.noise.recurrences.banded import (
     BandedRecurrence,
     BandedToeplitzRecurrence,
     InverseBandedToeplitzRecurrence,
 )
-from factorize.client.recurrences.base import (
+from factorize.noise.recurrences.base import (
     NoiseCost,
     Recurrence,
     RowMaker,
@@ -20,12 +23,9 @@ from factorize.client.recurrences.base import (
     StructureRecurrence,
     Tensors,
 )
-from factorize.client.recurrences.buffered import BltRecurrence, BufferedRecurrence, StateSpaceRecurrence
-from factorize.client.recurrences.redrawn import RedrawnRecurrence
-from factorize.client.recurrences.tree import TreeRecurrence
-from factorize.errors import CorruptObject, UnsupportedProblem
-from factorize.format.manifest import CertifiedFactors, certified
-from factorize.format.tensors import COLUMN_SCALE, ENDLESS_ONLY_STRUCTURES, SCALED, SHAPES, wrapped_structure
+from factorize.noise.recurrences.buffered import BltRecurrence, BufferedRecurrence, StateSpaceRecurrence
+from factorize.noise.recurrences.redrawn import RedrawnRecurrence
+from factorize.noise.recurrences.tree import TreeRecurrence
 from factorize.numbers.covered import cover_column, cover_inverse
 from factorize.numbers.triangular import series_quotient
 

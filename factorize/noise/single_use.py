@@ -11,8 +11,8 @@ import threading
 import weakref
 from typing import ClassVar, NoReturn
 
-from factorize.client.regions import Region
 from factorize.errors import InvalidParameter
+from factorize.noise.regions import Region
 
 
 class Secret:

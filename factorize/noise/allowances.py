@@ -16,9 +16,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from factorize.client.recurrences.base import Recurrence
-from factorize.client.recurrences.state_rounding import DOUBLE, SINGLE, Deviation
 from factorize.errors import InvalidParameter, InvalidParticipation, UnsupportedProblem
+from factorize.noise.recurrences.base import Recurrence
+from factorize.noise.recurrences.state_rounding import DOUBLE, SINGLE, Deviation
 from factorize.participation import read_participation
 from factorize.privacy import Calibration
 

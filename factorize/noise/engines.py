@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from factorize.client.noise_kernels import advance_vectors
-from factorize.client.noise_source import ComputedRows
-from factorize.client.normals import BLOCK, Normals
-from factorize.client.recurrences.base import Recurrence
-from factorize.client.regions import BlockPart, Region
+from factorize.noise.noise_kernels import advance_vectors
+from factorize.noise.normals import BLOCK, Normals
+from factorize.noise.recurrences.base import Recurrence
+from factorize.noise.regions import BlockPart, Region
+from factorize.noise.source import ComputedRows
 from factorize.numbers.compiling import HAS_COMPILER
 from factorize.numbers.scalars import whole_number
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from factorize.client.single_use import NoiseUse, Secret
 from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import InvalidParameter
+from factorize.noise.single_use import NoiseUse, Secret
 
 
 class Checkpointed(Secret, ABC):

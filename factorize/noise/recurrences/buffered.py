@@ -7,8 +7,8 @@ from typing import Self
 
 import numpy as np
 
-from factorize.client.recurrences.base import NoiseCost, StructureRecurrence, Tensors, VectorStep
-from factorize.client.recurrences.state_rounding import (
+from factorize.noise.recurrences.base import NoiseCost, StructureRecurrence, Tensors, VectorStep
+from factorize.noise.recurrences.state_rounding import (
     DOUBLE,
     Deviation,
     geometric_column,

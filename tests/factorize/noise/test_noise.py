@@ -23,11 +23,11 @@ from scipy import stats
 from structure_cases import NAMES, N, strategies
 
 from factorize.client import NoiseGenerator, even_shard
-from factorize.client.noise_source import ComputedRows, Streamable, noise_source
-from factorize.client.normals import BLOCK, CryptographicNormals, ReplayableNormals, _ziggurat, commitment
-from factorize.client.recurrences.base import Recurrence
 from factorize.errors import InvalidParameter
 from factorize.factors.sensitivity import Sensitivity
+from factorize.noise.normals import BLOCK, CryptographicNormals, ReplayableNormals, _ziggurat, commitment
+from factorize.noise.recurrences.base import Recurrence
+from factorize.noise.source import ComputedRows, Streamable, noise_source
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.structures.base import Matrix
 from factorize.structures.layouts import BUILDERS
@@ -214,8 +214,8 @@ class TestBits:
         size, found = BLOCK + 3 * 1024 + 5, []
         for compiled in (True, False):
             if not compiled:
-                monkeypatch.setattr("factorize.client.engines.HAS_COMPILER", False)
-                monkeypatch.setattr("factorize.client.normals._ziggurat", lambda: None)
+                monkeypatch.setattr("factorize.noise.engines.HAS_COMPILER", False)
+                monkeypatch.setattr("factorize.noise.normals._ziggurat", lambda: None)
             for name in STREAMS:
                 generator = generator_of(name, size, precision=precision, shard=(5, size), threads=2)
                 generator.skip(2)

@@ -8,14 +8,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from factorize.client import allowances
-from factorize.client.allowances import raised
-from factorize.client.recurrences.banded import BandedRecurrence, InverseBandedToeplitzRecurrence
-from factorize.client.recurrences.base import ScaledRecurrence
-from factorize.client.recurrences.buffered import BufferedRecurrence
-from factorize.client.recurrences.redrawn import RedrawnRecurrence
-from factorize.client.recurrences.state_rounding import Deviation
-from factorize.client.recurrences.tree import TreeRecurrence
+from factorize.noise import allowances
+from factorize.noise.allowances import raised
+from factorize.noise.recurrences.banded import BandedRecurrence, InverseBandedToeplitzRecurrence
+from factorize.noise.recurrences.base import ScaledRecurrence
+from factorize.noise.recurrences.buffered import BufferedRecurrence
+from factorize.noise.recurrences.redrawn import RedrawnRecurrence
+from factorize.noise.recurrences.state_rounding import Deviation
+from factorize.noise.recurrences.tree import TreeRecurrence
 
 UNIT, ONE = 2.0**-24, 2.0**-40
 """Of a state and of one operation, in what is worked out by hand below."""

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from factorize.client.recurrences.state_rounding import DOUBLE, Deviation
+from factorize.noise.recurrences.state_rounding import DOUBLE, Deviation
 
 Tensors = Mapping[str, np.ndarray]
 RowMaker = Callable[[], Callable[[int], np.ndarray]]

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from factorize.client.allowances import ROW_SUM_ALLOWANCE, choose_precision, raised
-from factorize.client.checkpoints import Checkpointed
-from factorize.client.engines import Engine, RowSums, Sink, Streaming, Workers
-from factorize.client.noise_source import ComputedRows, Streamable
-from factorize.client.normals import commitment, make_normals
-from factorize.client.regions import Region
-from factorize.client.single_use import NoiseUse
 from factorize.errors import InvalidParameter
+from factorize.noise.allowances import ROW_SUM_ALLOWANCE, choose_precision, raised
+from factorize.noise.checkpoints import Checkpointed
+from factorize.noise.engines import Engine, RowSums, Sink, Streaming, Workers
+from factorize.noise.normals import commitment, make_normals
+from factorize.noise.regions import Region
+from factorize.noise.single_use import NoiseUse
+from factorize.noise.source import ComputedRows, Streamable
 from factorize.numbers.masked_entries import refuse_masked
 from factorize.numbers.scalars import whole_number
 from factorize.privacy import Calibration, refuse_infinite
-
-if TYPE_CHECKING:
-    from factorize.training.auditor import Auditor
+from factorize.privacy.calibration import BatchAuditor
 
 MEMORY_BYTES = 1 << 28
 """The largest Z that is kept in memory where C has no structure; rows of a larger one are drawn again."""
@@ -44,7 +42,7 @@ class NoiseOptions(TypedDict, total=False):
     precision: Literal["float32", "float64"] | None
     memory_bytes: int
     threads: int
-    auditor: Auditor | Literal["not_looked_at"] | None
+    auditor: BatchAuditor | Literal["not_looked_at"] | None
 
 
 class NoiseGenerator(Checkpointed):
@@ -96,7 +94,7 @@ class NoiseGenerator(Checkpointed):
         precision: Literal["float32", "float64"] | None = None,
         memory_bytes: int = MEMORY_BYTES,
         threads: int = 1,
-        auditor: Auditor | Literal["not_looked_at"] | None = None,
+        auditor: BatchAuditor | Literal["not_looked_at"] | None = None,
     ) -> None:
         if not isinstance(calibration, Calibration):
             raise InvalidParameter(
@@ -200,7 +198,7 @@ class NoiseGenerator(Checkpointed):
         """Make the noise of this step where it is used, piece by piece while it is in a cache, and go on to the next.
 
         Args:
-            sink: receiver of the noise; see `factorize.client.engines.Sink`.
+            sink: receiver of the noise; see `factorize.noise.engines.Sink`.
 
         Raises:
             InvalidParameter: all n steps were taken, or this one was begun and not finished.

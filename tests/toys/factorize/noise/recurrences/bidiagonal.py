@@ -6,8 +6,8 @@ from typing import Self
 
 import numpy as np
 
-from factorize.client.recurrences.base import NoiseCost, StructureRecurrence, Tensors
-from factorize.client.recurrences.state_rounding import DOUBLE, Deviation
+from factorize.noise.recurrences.base import NoiseCost, StructureRecurrence, Tensors
+from factorize.noise.recurrences.state_rounding import DOUBLE, Deviation
 
 
 class BidiagonalRecurrence(StructureRecurrence):

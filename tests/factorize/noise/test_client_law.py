@@ -18,18 +18,18 @@ from specs import spec_of
 from test_noise import NAMES, STREAMS, source_of, strategies
 
 from factorize.client import NoiseGenerator
-from factorize.client.allowances import MAX_ALLOWANCE, MAX_SINGLE_ALLOWANCE, allowance, participations_of, raised
-from factorize.client.noise_source import Streamable, noise_source
-from factorize.client.recurrences.state_rounding import (
+from factorize.errors import InvalidParameter
+from factorize.factors.sensitivity import Sensitivity, sensitivity_of
+from factorize.format.manifest import ENDLESS_STEPS
+from factorize.noise.allowances import MAX_ALLOWANCE, MAX_SINGLE_ALLOWANCE, allowance, participations_of, raised
+from factorize.noise.recurrences.state_rounding import (
     DOUBLE,
     SINGLE,
     Deviation,
     observe_columns,
     varying_columns,
 )
-from factorize.errors import InvalidParameter
-from factorize.factors.sensitivity import Sensitivity, sensitivity_of
-from factorize.format.manifest import ENDLESS_STEPS
+from factorize.noise.source import Streamable, noise_source
 from factorize.privacy import Calibration, PrivacyTarget, calibrate
 from factorize.structures.base import Matrix
 from factorize.structures.buffered import BufferedMatrix

@@ -16,11 +16,11 @@ from structure_cases import strategies
 
 from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.client import NoiseGenerator, even_shard
-from factorize.client.noise_source import noise_source
-from factorize.client.regions import Region
-from factorize.client.single_use import NoiseUse
 from factorize.errors import InvalidParameter
 from factorize.factors.sensitivity import Sensitivity
+from factorize.noise.regions import Region
+from factorize.noise.single_use import NoiseUse
+from factorize.noise.source import noise_source
 from factorize.privacy import PrivacyTarget, calibrate
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.orders import balls_in_bins

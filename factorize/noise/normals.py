@@ -9,9 +9,9 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-from factorize.client.noise_kernels import fill_normals
-from factorize.client.single_use import Secret
 from factorize.errors import InvalidParameter
+from factorize.noise.noise_kernels import fill_normals
+from factorize.noise.single_use import Secret
 from factorize.numbers.compiling import HAS_COMPILER
 from factorize.numbers.scalars import whole_number
 

@@ -23,8 +23,8 @@ from door_contract import (
     of_unseen_batches,
 )
 
-from factorize.client.noise import NoiseGenerator
-from factorize.client.noise_source import source_of
+from factorize.noise.generator import NoiseGenerator
+from factorize.noise.source import source_of
 
 pytestmark = pytest.mark.single_use
 SIZE = 5
