@@ -11,14 +11,14 @@ import os
 import random
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from threading import RLock
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from factorize.adapters.gradients.clipped_sums import check_roundings, flattened, unflattened
+from factorize.adapters.gradients.clipped_sums import check_roundings, flattened, host_array, unflattened
 from factorize.adapters.rounds.client_ids import EARLY_REASON, ClientId, KnownClients, listed
 from factorize.adapters.rounds.method_lock import one_at_a_time
 from factorize.adapters.rounds.open_round import OpenRound
@@ -104,7 +104,13 @@ class FederatedRounds(Secret):
         self.clients = whole_number("clients", clients)
         remedy = "give as many as clients, or fewer"
         clients_a_round = whole_number("clients_a_round", clients_a_round, high=self.clients, remedy=remedy)
-        self._parts = [(part.shape, part.dtype.str) for part in map(np.asarray, model)]
+        if isinstance(model, Mapping):
+            raise InvalidParameter(
+                f"the model is a {type(model).__name__} of named arrays; give a list of them, in its order: "
+                "list(model.values()), or to_numpy_ndarrays() of Flower's record",
+                field="model",
+            )
+        self._parts = [(part.shape, part.dtype.str) for part in map(host_array, model)]
         parts = enumerate(self._parts)
         odd = [f"array {i} has {np.dtype(kind)}" for i, (_, kind) in parts if not np.issubdtype(kind, np.floating)]
         if odd or not self._parts:
@@ -281,9 +287,11 @@ class FederatedRounds(Secret):
             InvalidParameter: a model of other shapes.
         """
         self._refuse_past(rounds)
-        if model is not None and [np.shape(part) for part in model] != [shape for shape, _ in self._parts]:
+        found, own = [*map(np.shape, [] if model is None else model)], [shape for shape, _ in self._parts]
+        if model is not None and found != own:
             raise InvalidParameter(
-                "the model has other shapes than the one that the rounds were created with; give arrays of its shapes",
+                f"the model has other shapes ({str(found)[:120]}) than the one that the rounds were created with "
+                f"({str(own)[:120]}); give the same arrays in the same order, without counters of batch norm",
                 field="model",
             )
 

@@ -20,8 +20,9 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from factorize.adapters.federated import FederatedRounds
-from factorize.adapters.gradients.clipped_sums import clipped, unflattened
+from factorize.adapters.gradients.clipped_sums import clipped, host_array, unflattened
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.numbers.scalars import finite_real
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class CorrelatedAggregator(ModelAggregator):
         self.rounds.admit([client])
         params = model.params if isinstance(model.params, dict) else {}
         given = self.model if model.params_type == ParamsType.FULL else None
-        if (model.params_type != ParamsType.DIFF and given is None) or set(params) != set(self.names):
+        if (model.params_type != ParamsType.DIFF and given is None) or not set(params) >= set(self.names):
             _log.warning("client %r sent no weight difference (params_type DIFF) of the model's parameters", client)
             return self.rounds.add(client, [])
         update = [params[name] for name in self.names]
@@ -119,7 +120,7 @@ class CorrelatedAggregator(ModelAggregator):
 
 def _difference(trained: object, given: np.ndarray) -> np.ndarray:
     """Return what training has changed; an array of another shape as it is, which the rounds refuse."""
-    part = np.asarray(trained)
+    part = host_array(trained)
     return np.asarray(part - given if part.shape == given.shape else part)
 
 
@@ -148,7 +149,11 @@ class CorrelatedFedAvg(FedAvg):
         seconds: int = 0,
         **options: Any,
     ) -> None:
+        if not isinstance(aggregator, CorrelatedAggregator):
+            kind = type(aggregator).__name__
+            raise InvalidParameter(f"aggregator is a {kind}; give CorrelatedAggregator(rounds)", field="aggregator")
         rounds = aggregator.rounds
+        finite_real("seconds", seconds, strict=False, remedy="give 0 to wait for all clients")
         for name in ("stop_cond", "patience", "aggregation_weights", "exclude_vars"):
             if options.get(name):
                 message = f"{name} needs clients' metrics (without noise) or weights (all equal here); leave it out"
@@ -166,6 +171,12 @@ class CorrelatedFedAvg(FedAvg):
             num_clients=rounds.clients_a_round, start_round=rounds.step, aggregator=aggregator, model=model, **settings
         )
         self._rounds, self._seconds, aggregator.asks_by_timers = rounds, seconds, True
+
+    def run(self) -> None:
+        """Run the rounds that are left, or save the model if a server that was killed has left none."""
+        super().run()
+        if not self.num_rounds and self._rounds.last is not None:
+            self.save_model(FLModel(params=self.model))
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
         """Return the names of clients whose timers allow this round.
@@ -197,7 +208,7 @@ class CorrelatedFedAvg(FedAvg):
         if missing:
             message = f"the model has no parameters {sorted(missing)}; give the aggregator the model's own names"
             raise InvalidParameter(message, field="names")
-        self.aggregator.model = [np.asarray(data.params[name]) for name in self.aggregator.names]
+        self.aggregator.model = [host_array(data.params[name]) for name in self.aggregator.names]
         self._rounds.check_ahead(model=self.aggregator.model)
         if targets:
             super().send_model(data=data, targets=targets, timeout=self._seconds, **options)
@@ -214,7 +225,7 @@ class ClippedUpdates(DXOFilter):
 
     def __init__(self, clip_norm: float) -> None:
         super().__init__(supported_data_kinds=[DataKind.WEIGHT_DIFF], data_kinds_to_filter=[DataKind.WEIGHT_DIFF])
-        self.clip_norm = clip_norm
+        self.clip_norm = finite_real("clip_norm", clip_norm, remedy="give that of the rounds")
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO:
         """Return the difference, scaled down if it is too long.

@@ -118,6 +118,33 @@ def test_whole_weights_count_as_what_training_has_changed(tmp_path: Path) -> Non
     assert rounds.refused == {"shape": 2}
 
 
+def test_what_the_aggregator_does_not_name_is_left_out_of_answers(tmp_path: Path) -> None:
+    """As counters of batch norm, which a client of torch sends with the rest of its state."""
+    found = []
+    for name, more in (("with", {"num_batches_tracked": np.array(7)}), ("without", {})):
+        rounds, _ = rounds_in(tmp_path / name)
+        aggregator = CorrelatedAggregator(rounds, list(MODEL))
+        aggregator.model = list(MODEL.values())
+        aggregator.accept_model(answer(0, 0, params={**update(0, 0), **more}))
+        aggregator.accept_model(answer(1, 0, params={**update(1, 0), **more}, params_type=ParamsType.FULL))
+        assert not rounds.refused
+        found.append([part.tobytes() for part in aggregator.aggregate_model().params.values()])
+    assert found[0] == found[1]
+
+
+def test_settings_that_make_no_workflow_are_refused(tmp_path: Path) -> None:
+    aggregator: Any = CorrelatedAggregator(rounds_in(tmp_path)[0], list(MODEL))
+    for given, said in (
+        ({"aggregator": "aggregator"}, r"aggregator is a str; give CorrelatedAggregator"),
+        ({"aggregator": aggregator, "seconds": None}, "seconds is of type NoneType.*give 0 to wait for all"),
+    ):
+        with pytest.raises(InvalidParameter, match=said):
+            CorrelatedFedAvg(**given)
+    for clip_norm in (0.0, -1.0, float("nan"), "1"):
+        with pytest.raises(InvalidParameter, match="clip_norm"):
+            ClippedUpdates(clip_norm)  # type: ignore[arg-type]
+
+
 def test_a_client_has_the_name_that_nvflare_knows(tmp_path: Path) -> None:
     aggregator = CorrelatedAggregator(rounds_in(tmp_path)[0], list(MODEL))
     first, second = answer(1, 0, meta={"client_name": "2"}), answer(1, 0, meta={"client_name": "3"})
@@ -193,6 +220,12 @@ def test_the_workflow_asks_whom_the_timers_allow(tmp_path: Path) -> None:
         assert len(turns) <= 2 and all(np.diff(turns) >= SEPARATION)
     last = workflow.saved[-1].params["weights"] - workflow.saved[-2].params["weights"]
     assert rounds.last is not None and np.allclose(last, rounds.last[1][0], atol=1e-6)
+    last_model = {name: array.copy() for name, array in workflow.saved[-1].params.items()}
+    rounds.stop()
+    over = workflow_of(rounds_in(tmp_path, clients_a_round=7)[0])  # a server that was killed before it saved the model
+    over.run()
+    assert [*over.saved[0].params] == list(MODEL) and not over.asked
+    assert all(np.allclose(over.saved[0].params[name], last_model[name], atol=1e-6) for name in MODEL)
     told = {name for meta in workflow.told for name in meta}
     assert told == {AppConstants.CURRENT_ROUND}, "who answered has no noise, and nobody is told how many"
 

@@ -87,9 +87,18 @@ def shrink_for_float32(examples: int) -> float:
     return CLIP_FACTOR - 2.0**-22 * examples
 
 
+def host_array(part: object) -> np.ndarray:
+    """Return an array of numpy; a tensor of torch may have a gradient, or bfloat16, which numpy does not know."""
+    detach = getattr(part, "detach", None)
+    if detach is None:
+        return np.asarray(part)
+    tensor = detach().cpu()
+    return np.asarray(tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor)
+
+
 def flattened(arrays: Iterable[ArrayLike]) -> np.ndarray:
     """Return the entries of all arrays, one array after another, as one vector, float64."""
-    return np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in arrays])
+    return np.concatenate([np.asarray(host_array(part), dtype=np.float64).reshape(-1) for part in arrays])
 
 
 def unflattened(vector: np.ndarray, like: Sequence[tuple[tuple[int, ...], DTypeLike]]) -> list[np.ndarray]:

@@ -43,9 +43,10 @@ def client_id(value: object) -> ClientId:
 
 
 def listed(clients: Iterable[object]) -> list[object]:
-    """Return clients as a list; raise InvalidParameter for a text, whose characters would be taken for clients."""
-    if isinstance(clients, str | bytes):
-        raise InvalidParameter(f"{str(clients)[:40]!r} is one text; give a list of client ids", field="client_id")
+    """Return clients as a list; raise InvalidParameter for one client, also for a text, which has characters."""
+    if isinstance(clients, str | bytes) or not isinstance(clients, Iterable):
+        kind = "text" if isinstance(clients, str | bytes) else type(clients).__name__
+        raise InvalidParameter(f"{str(clients)[:40]!r} is one {kind}; give a list of client ids", field="client_id")
     return list(clients)
 
 

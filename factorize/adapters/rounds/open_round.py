@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from factorize.adapters.gradients.clipped_sums import GroupedSum, clipped
+from factorize.adapters.gradients.clipped_sums import GroupedSum, clipped, host_array
 from factorize.adapters.rounds.client_ids import ClientId
 from factorize.errors import InvalidParameter
 from factorize.numbers.masked_entries import refuse_masked
@@ -56,7 +56,7 @@ class OpenRound:
             parts = [*update]
             for part in parts:
                 refuse_masked("update", part)
-            arrays = [*map(np.asarray, parts)]
+            arrays = [*map(host_array, parts)]
         except Exception as reason:  # what a client has sent may break its reader in any way
             return "shape", f"its update is not a list of arrays: {str(reason)[:80]}"
         shapes = [part.shape for part in arrays]

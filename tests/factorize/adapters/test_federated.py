@@ -478,7 +478,9 @@ def test_a_round_is_not_spent_on_clients_that_a_killed_server_asked_and_that_are
 
 def test_a_model_of_other_shapes_releases_nothing(tmp_path: Path, factors: Factorization) -> None:
     rounds = rounds_in(tmp_path, factors)
-    with pytest.raises(InvalidParameter, match="other shapes"):
+    with pytest.raises(
+        InvalidParameter, match=r"other shapes \(\[\(2, 3\)\]\) .* created with \(\[\(2, 3\), \(4,\)\]\); give the"
+    ):
         rounds.close(MODEL[:1])
     assert rounds.step == 0 and len(rounds.close(MODEL)) == 2
 
@@ -487,6 +489,17 @@ def test_a_model_with_counters_is_refused_by_the_array(factors: Factorization, t
     for model, said in (([*MODEL, np.zeros((), np.int64)], f"array {len(MODEL)} has int64"), ([], "it has none")):
         with pytest.raises(InvalidParameter, match=rf"{said}\); leave counters, such as num_batches_tracked"):
             rounds_in(tmp_path, factors, model=model)
+
+
+def test_named_arrays_and_a_single_client_are_told_apart_from_lists(factors: Factorization, tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidParameter, match=r"model is a dict of named arrays; give a list .*list\(model.values\(\)\)"
+    ):
+        rounds_in(tmp_path, factors, model={"weights": MODEL[0], "bias": MODEL[1]})
+    rounds = rounds_in(tmp_path, factors)
+    for call in (rounds.choose, rounds.admit, rounds.eligible):
+        with pytest.raises(InvalidParameter, match="'5' is one int; give a list of client ids"):
+            call(5)  # type: ignore[arg-type]
 
 
 def test_an_update_that_is_read_while_another_thread_closes_counts_in_its_own_round(
