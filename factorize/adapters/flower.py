@@ -21,6 +21,7 @@ from factorize.adapters.federated import FederatedRounds
 from factorize.adapters.rounds.client_ids import ClientId, client_id
 from factorize.encoding import in_one_line
 from factorize.errors import InvalidParameter, InvalidParticipation
+from factorize.numbers.scalars import finite_real
 
 _QUESTION = f"{MessageType.QUERY}.client_id"
 _log = logging.getLogger(__name__)
@@ -80,8 +81,12 @@ class CorrelatedNoise(Strategy):
                 "take part too often; give the key of the clients' answers, or a function of the node's id"
             )
             raise InvalidParameter(message, field="client_id")
-        rounds.fleet.name(client_id if isinstance(client_id, str) else getattr(client_id, "__name__", "function"))
-        self.strategy, self.rounds, self._client_id, self._seconds = strategy, rounds, client_id, seconds
+        if not isinstance(rounds, FederatedRounds):
+            raise InvalidParameter(f"rounds is a {type(rounds).__name__}; give FederatedRounds(...)", field="rounds")
+        self._known_by = client_id if isinstance(client_id, str) else getattr(client_id, "__name__", "function")
+        rounds.fleet.name(self._known_by)
+        self.strategy, self.rounds, self._client_id = strategy, rounds, client_id
+        self._seconds = finite_real("seconds", seconds, strict=False, remedy="give the seconds that a round waits")
         self._names: dict[int, ClientId] = {}  # the ids of the nodes that are asked
         self._asked: int | None = None  # the round for which they are asked
         least = max(strategy.min_available_nodes, strategy.min_train_nodes)
@@ -114,9 +119,14 @@ class CorrelatedNoise(Strategy):
             InvalidParameter: the arrays have other shapes than the model of the rounds; or the wrapped strategy does
                 not ask the chosen clients, or makes no model of the noisy mean alone.
         """
+        if not isinstance(initial_arrays, ArrayRecord):
+            kind = type(initial_arrays).__name__
+            raise InvalidParameter(f"initial_arrays is a {kind}; give ArrayRecord(...)", field="initial_arrays")
         self.rounds.check_ahead(num_rounds, initial_arrays.to_numpy_ndarrays())
         self._try(grid, initial_arrays)
-        return super().start(grid, initial_arrays, num_rounds, *given, **options)
+        result = super().start(grid, initial_arrays, num_rounds, *given, **options)
+        result.arrays = result.arrays or initial_arrays  # where a server was killed after its last round
+        return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -175,12 +185,13 @@ class CorrelatedNoise(Strategy):
         return None
 
     def _try(self, grid: Grid, arrays: ArrayRecord) -> None:
-        """Take a round of a copy of the wrapped strategy, as what fails in a real one would fail after it was spent.
+        """Take round 1 of a copy of the wrapped strategy, as what fails in a real one would fail after it was spent.
 
         Raises:
             InvalidParameter: it asks other clients than the chosen ones, or makes no model of one reply without losses.
         """
-        name, chosen, current = type(self.strategy).__name__, [1, 2], arrays.to_numpy_ndarrays()
+        name, current = type(self.strategy).__name__, arrays.to_numpy_ndarrays()
+        chosen = [*range(1, self.rounds.clients_a_round + 1)]
         before, after = (_moved(arrays, current, [np.full_like(part, by) for part in current]) for by in (0, 1))
         try:
             tried = deepcopy(self.strategy)
@@ -188,9 +199,9 @@ class CorrelatedNoise(Strategy):
             tried = copy(self.strategy)
         fault = "its answer is not a model with the same arrays"
         try:
-            messages = tried.configure_train(0, before, ConfigRecord(), _Chosen(grid, chosen))
+            messages = tried.configure_train(1, before, ConfigRecord(), _Chosen(grid, chosen))
             asked = sorted(message.metadata.dst_node_id for message in messages)
-            found = _aggregated(tried, 0, after)
+            found = _aggregated(tried, 1, after)
         except Exception as reason:
             fault, asked, found = f"{type(reason).__name__}: {str(reason)[:200]}", chosen, None
         if asked != chosen:
@@ -251,9 +262,7 @@ class CorrelatedNoise(Strategy):
             try:
                 known = client_id(told.get(node))
             except InvalidParameter as reason:
-                refused.append(
-                    (node, "no client id", f"it sent no valid {self._client_id}: {failed.get(node, reason)}")
-                )
+                refused.append((node, "no client id", f"it sent no valid {self._known_by}: {failed.get(node, reason)}"))
                 continue
             if known in named:
                 refused.append((node, "same client id", f"it has the same id {known!r} as node {named[known]}"))
@@ -269,7 +278,7 @@ class CorrelatedNoise(Strategy):
         """
         records = list(reply.content.array_records.values())
         if len(records) != 1 or list(records[0]) != list(self._arrays):
-            raise ValueError(f"{len(records)} records of arrays, where one with the model's names is needed")
+            raise ValueError(f"one record with the model's names is needed, not {[*map(list, records)]}")
         for given, old in zip(records[0].to_numpy_ndarrays(), current, strict=True):
             new = np.asarray(given)
             if np.issubdtype(new.dtype, np.floating) and new.shape == old.shape:

@@ -177,7 +177,7 @@ def test_what_is_wrong_is_refused_and_the_round_goes_on(tmp_path: Path, caplog: 
     left = iter(wrong)
     trained(CorrelatedNoise(FedAvg(), rounds), Nodes(lambda *_: next(left)), 1)
     assert rounds.refused == {"not finite": 1, "shape": 2} and rounds.step == 1
-    assert "1 records of arrays, where one with the model's names is needed" in caplog.text
+    assert "one record with the model's names is needed, not [['bias', 'weights']]" in caplog.text
     np.savez(several := BytesIO(), MODEL["weights"])
     huge = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }" + b" " * 50
     unread = iter([b"no array", b"PK\x03\x04", several.getvalue(), huge])  # each breaks numpy's reader in its own way
@@ -219,7 +219,7 @@ def loss_of_clients(contents: list[RecordDict], weighted_by: str) -> MetricRecor
         (FedXgbBagging, "FedXgbBagging makes no model of the noisy mean.*one Array"),
         (Bulyan, "Bulyan makes no model of the noisy mean.*not a model with the same arrays"),
         (lambda: FedAvg(train_metrics_aggr_fn=loss_of_clients), "FedAvg makes no model .*KeyError: 'loss'"),
-        (FedXgbCyclic, "FedXgbCyclic asks 1 clients where 2 are chosen"),
+        (FedXgbCyclic, "FedXgbCyclic asks 1 clients where 4 are chosen"),
     ],
 )
 def test_a_strategy_that_would_fail_after_a_round_is_refused_before_it(tmp_path: Path, make: Any, said: str) -> None:
