@@ -108,7 +108,7 @@ class PrivateLoader(DataLoader[Any]):
         self._rare: list[int] | None = None
         self._usual: int | None = None  # the first example that was rehearsed
         self._began: int | None = None  # the first step whose batch was handed out
-        self._handed, self._rehearsals = 0, 0  # in the last iteration
+        self._handed, self._rehearsals, self._entered = 0, 0, 0  # in the last iteration, which began at this step
         self._is_accelerate_prepared = True  # Accelerate would fetch the batches itself, past the auditor
 
     @cached_property
@@ -130,15 +130,16 @@ class PrivateLoader(DataLoader[Any]):
         Raises:
             InvalidParticipation: the order is at its end, or a step was not taken.
         """
-        if self._rehearsals and self._handed == len(self) and self._optimizer.noise.step % self.steps_of_pass:
+        step, counted = self._optimizer.noise.step, self._handed - len(self) in (0, 1)  # zip fetches one more
+        if self._rehearsals and counted and (step % self.steps_of_pass or step == self._entered):
             warnings.warn(
-                f"the loop ended its last pass after len(loader) = {self._handed} batches. {self._rehearsals} of them "
+                f"the loop ended its last pass after len(loader) = {len(self)} batches. {self._rehearsals} of them "
                 "rehearsed the loss, so the pass goes on, and the run may end before all the steps that its noise is "
                 "for. If your loop counts batches, as Lightning's Trainer does, give make_private(loss=...), a "
                 "function that returns one loss for each example: it is rehearsed before the first batch",
                 stacklevel=2,
             )
-        self._handed, self._rehearsals = 0, 0
+        self._handed, self._rehearsals, self._entered = 0, 0, step
         for parts in self.steps():
             with closing(parts):
                 for part in parts:

@@ -191,9 +191,20 @@ class TestGradients:
         with pytest.raises(InvalidParameter, match=says):
             fixed(loss=wrong).gradients(jnp.full((6, 3), 0.1), (X, Y), self.indices, self.mask)
 
-    def test_a_model_that_holds_functions_is_told_how_to_leave_them_out(self) -> None:
-        with pytest.raises(InvalidParameter, match=r"\['f'\] is a custom_jvp, not an array.*eqx.partition"):
-            fixed().gradients({"w": jnp.ones((6, 3)), "f": jax.nn.relu}, (X, Y), self.indices, self.mask)
+    @pytest.mark.parametrize(
+        ("leaf", "says"),
+        [
+            (jax.nn.relu, r"\['f'\] is a custom_jvp, not an array.*eqx.partition"),
+            (
+                SimpleNamespace(dtype="float32", shape=(3,)),
+                "SimpleNamespace, not an array.* the value of each variable",
+            ),
+        ],
+    )
+    def test_a_model_that_holds_other_things_is_told_how_to_leave_them_out(self, leaf: object, says: str) -> None:
+        """A variable of Keras has a text for its type."""
+        with pytest.raises(InvalidParameter, match=says):
+            fixed().gradients({"w": jnp.ones((6, 3)), "f": leaf}, (X, Y), self.indices, self.mask)
 
     @pytest.mark.parametrize(
         ("wrong", "says"),
@@ -430,7 +441,10 @@ MISTAKES: dict[str, tuple[str, Any]] = {
         "that gradients.* returned last",
         lambda w, indices, mask, total: (total(indices, mask), total(indices + 1, mask))[0],
     ),
-    "sums in another order": ("returned last", lambda w, indices, mask, total: total(indices, mask)[::-1]),
+    "sums in another order": (
+        "returned last; give update all of .*nnx.state",
+        lambda w, indices, mask, total: total(indices, mask)[::-1],
+    ),
 }
 
 COMPUTATIONS: dict[str, Any] = {

@@ -195,6 +195,14 @@ class TestCounts:
         with pytest.warns(UserWarning, match=r"after len\(loader\) = 5 batches. 2 of them rehearsed .*loss=\.\.\."):
             assert taken(made, len(made.loader)) == 2
         made.optimizer.close()
+        made, public = private(), range(3)  # shorter than the loader, which hands out one batch more
+        made.loader.__dict__["_parts_of_pass"] = len(public)
+        for (x, y), _ in zip(made.loader, public, strict=False):
+            LOSS(made.model(x), y).backward()
+            made.optimizer.step()
+        with pytest.warns(UserWarning, match=r"after len\(loader\) = 3 batches. 2 of them rehearsed"):
+            next(iter(made.loader))
+        made.optimizer.close()
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "the loop ended its")
             made = private(loss=alone, physical_batch_size=3)

@@ -166,8 +166,9 @@ class GuardedBatches(AuditedBatches):
             )
         if self._marked is None or bits != self._marked[0]:
             raise InvalidParameter(
-                "the updates are not the sums over examples that gradients(...) returned last; give update those sums, "
-                "unchanged, before the next batch is summed",
+                "the updates are not the sums over examples that gradients(...) returned last; give update all of "
+                "those sums, unchanged, before the next batch is summed (flax's nnx.Optimizer leaves out those of what "
+                "is no nnx.Param: give gradients nnx.state(model, nnx.Param))",
                 field="updates",
             )
         if self._handed.get(step) != self._marked[1]:

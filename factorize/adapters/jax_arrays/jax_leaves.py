@@ -72,11 +72,11 @@ def refuse_unreal(name: str, value: ArrayLike) -> None:
             field="parameters",
         )
     kind = getattr(value, "dtype", None) or np.asarray(value).dtype
-    if kind == np.dtype(object):
+    if kind == np.dtype(object) or isinstance(kind, str):  # a text is the type of a variable of Keras
         raise InvalidParameter(
             f"{name or 'the parameter'} is a {type(value).__name__}, not an array, as models of Equinox hold beside "
             "their arrays; train the arrays alone, eqx.partition(model, eqx.is_inexact_array), and combine both in the "
-            "loss",
+            "loss, or take the value of each variable of Keras",
             field="parameters",
         )
     if not jnp.issubdtype(kind, jnp.floating):
