@@ -11,6 +11,7 @@ from factorize.errors import InvalidParameter
 from factorize.format.description import DTYPES
 from factorize.format.manifest import Manifest
 from factorize.format.tensors import MATRIX_NAMES, MatrixName
+from factorize.numbers.scalars import check_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ def read_form(matrices: str | None, dtype: str | None) -> Form:
     Raises:
         InvalidParameter: an unknown name or type.
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise InvalidParameter(f"dtype {dtype[:20]!r} is not one of {', '.join(DTYPES)}", field="dtype")
+    if dtype is not None:
+        check_choice("dtype", dtype, DTYPES)
     return Form(read_names(matrices), dtype)
 
 

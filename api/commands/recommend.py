@@ -28,6 +28,7 @@ from factorize.client.held_factors import look_first
 from factorize.encoding import canonical_json, read_json
 from factorize.errors import InvalidParameter
 from factorize.factors.factorization import Factorization
+from factorize.numbers.scalars import check_choice
 
 
 @options_of(CompareRequest, but=["spec", "buffers", "budgets"], flags={"samplings": "--sampling"})
@@ -146,7 +147,5 @@ def _frameworks(code: list[str] | None) -> tuple[str, ...]:
         InvalidParameter: there is none of such a name.
     """
     for name in code or ():
-        if name not in (*FRAMEWORKS, "none"):
-            message = f"code={name[:20]!r} is not one of {', '.join(FRAMEWORKS)}, none"
-            raise InvalidParameter(message, field="code")
+        check_choice("code", name, (*FRAMEWORKS, "none"))
     return tuple(name for name in FRAMEWORKS if not code or name in code)

@@ -19,6 +19,7 @@ from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
 from factorize.format.labels import describe_part
 from factorize.noise.source import source_of
+from factorize.numbers.scalars import check_choice
 from factorize.samplings import SAMPLINGS
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ def picture(view: str, factorizations: Sequence[Factorization], matrices: Sequen
     Raises:
         InvalidParameter: an unknown view, or too many factorizations for it.
     """
-    if view not in VIEWS:
-        raise InvalidParameter(f"view {view[:20]!r} is not one of {', '.join(VIEWS)}", field="view")
+    check_choice("view", view, VIEWS)
     most = 1 if view == "overview" else MAX_FACTORIZATIONS
     if not 1 <= len(factorizations) <= most:
         message = f"view {view!r} shows 1 to {most} factorizations, not {len(factorizations)}; draw several pictures"

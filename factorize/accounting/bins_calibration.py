@@ -16,7 +16,7 @@ from factorize.format.claims import Sensitivity
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.format.quantities import MAX_EPSILON, at_most
 from factorize.numbers.gaussian import mu_of, rho_of
-from factorize.numbers.scalars import finite_real, multiplier_of, within_scale
+from factorize.numbers.scalars import check_choice, finite_real, multiplier_of, within_scale
 from factorize.privacy import Calibration, Presence
 from factorize.privacy.adjacency import Adjacency
 from factorize.privacy.question import WORK, GivenNoise, Method, Question, SamplingOptions
@@ -168,10 +168,7 @@ def calibrate_bins(
     clip = within_scale(
         "clip_norm", finite_real("clip_norm", asked.clip_norm, remedy="give the norm that contributions are clipped to")
     )
-    if asked.method not in get_args(Method):
-        raise InvalidParameter(
-            f"method={str(asked.method)[:20]!r} is not 'verified' or 'deterministic'", field="method"
-        )
+    check_choice("method", asked.method, get_args(Method))
     if question.epsilon is not None and question.epsilon > MAX_EPSILON:
         raise InvalidParameter(
             f"epsilon={question.epsilon!r} is above the limit of {MAX_EPSILON:g} for this sampling; use a smaller one",

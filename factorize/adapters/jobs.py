@@ -11,6 +11,7 @@ from factorize.client import load
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.noise.normals import secret_seed
+from factorize.numbers.scalars import check_choice
 from factorize.samplings import SAMPLINGS
 from factorize.samplings.base import Drawn, Sampling
 from factorize.spec import parse_spec
@@ -168,9 +169,7 @@ def plan(job: TrainingJob, known: tuple[str, ...]) -> Planned:
     if data.users is not None and len(data.users) != data.examples:
         message = f"users names {len(data.users)} users for {data.examples} examples; name one per example"
         raise InvalidParameter(message, field="users")
-    if name not in known:
-        message = f"sampling={str(name)[:20]!r} is not one of {', '.join(known)}"
-        raise InvalidParameter(message, field="sampling")
+    check_choice("sampling", name, known)
     sampling = SAMPLINGS[name]
     if ranks > 1 and job.noise.seed is None:
         message = "every rank needs the same seed; draw one on rank 0 and send it by broadcast_object_list"
@@ -202,9 +201,7 @@ def _squares(job: TrainingJob, sampling: Sampling) -> Source | None:
     """
     noise = job.noise
     automatic = isinstance(noise.second, str) and noise.second == "auto"
-    if noise.adaptive not in ("plain", "joint"):
-        message = f"adaptive={str(noise.adaptive)[:20]!r} must be plain or joint"
-        raise InvalidParameter(message, field="adaptive")
+    check_choice("adaptive", noise.adaptive, ("plain", "joint"))
     if noise.adaptive == "plain":
         if automatic:
             return None

@@ -26,7 +26,7 @@ from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.ranks.agreement import agree, own_rank, refuse_other_ranks, world_size
 from factorize.adapters.torch import TorchNoiseOptions, default_generator
-from factorize.errors import InvalidParameter
+from factorize.numbers.scalars import check_choice
 from factorize.privacy import Calibration
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
@@ -148,10 +148,7 @@ def make_private(
         InvalidParameter: settings that contradict each other or lie out of range.
         ConditionNotMet: sampling with a C that is not banded.
     """
-    if grad_sample_mode not in GRAD_SAMPLE_MODES:
-        known = " or ".join(GRAD_SAMPLE_MODES)
-        message = f"grad_sample_mode={str(grad_sample_mode)[:20]!r} gives no per-example gradients here; use {known}"
-        raise InvalidParameter(message, field="grad_sample_mode")
+    check_choice("grad_sample_mode", grad_sample_mode, GRAD_SAMPLE_MODES)
     optimizer = as_one(optimizer)
     ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
     refuse_other_ranks(ranks)

@@ -26,6 +26,7 @@ from factorize.noise.normals import BLOCK
 from factorize.noise.single_use import Secret
 from factorize.noise.source import Streamable, source_of
 from factorize.numbers.compiling import HAS_COMPILER
+from factorize.numbers.scalars import check_choice
 from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind, check_own
 from factorize.training.auditor import Auditor
 
@@ -149,6 +150,7 @@ class TorchNoiseGenerator(Secret):
         source = source_of(held)
         streams = isinstance(source, Streamable)
         self.generator = generator or (default_generator(self._device) if streams else "sfc64")
+        check_choice("generator", self.generator, ("torch", "sfc64", "shake128"))
         self._made: core.NoiseGenerator | DeviceSource
         if self.generator == "sfc64" or self.generator == "shake128":
             self._made = core.NoiseGenerator(
@@ -162,10 +164,6 @@ class TorchNoiseGenerator(Secret):
                 memory_bytes=memory_bytes,
                 threads=torch.get_num_threads() if threads is None else threads,
                 auditor=NOT_LOOKED_AT,  # `next` asks the auditor
-            )
-        elif self.generator != "torch":
-            raise InvalidParameter(
-                f"generator={str(self.generator)[:20]!r} must be torch, sfc64 or shake128", field="generator"
             )
         elif not isinstance(source, Streamable):
             raise InvalidParameter(

@@ -15,6 +15,7 @@ from factorize.errors import InvalidParameter, TooLarge, extras_named
 from factorize.format.manifest import CertifiedFactors
 from factorize.format.portrait import html, line
 from factorize.format.tensors import MATRIX_NAMES, MatrixName
+from factorize.numbers.scalars import check_choice, whole_number
 from factorize.privacy import Calibration, PrivacyTarget, calibrate, check_own
 from factorize.privacy.adjacency import Adjacency
 from factorize.privacy.question import question_of
@@ -172,11 +173,9 @@ class Factors(CertifiedFactors):
             InvalidParameter: unknown matrix, rows outside it, or only one of `start` and `stop`.
             InvalidStrategy: C is so ill-conditioned that entries of its inverse are beyond double precision.
         """
-        if matrix not in MATRIX_NAMES:
-            message = f"matrix {str(matrix)[:20]!r} is not one of {', '.join(MATRIX_NAMES)}"
-            raise InvalidParameter(message, field="matrix")
+        check_choice("matrix", matrix, MATRIX_NAMES)
         if start is not None and stop is not None:
-            return self._read(matrix, start, stop)
+            return self._read(matrix, whole_number("start", start, low=0), whole_number("stop", stop, low=0))
         if start is not None or stop is not None:
             raise InvalidParameter(
                 f"rows need both start and stop, or neither for all; got {start} and {stop}", field="rows"

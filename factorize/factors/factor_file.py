@@ -19,6 +19,7 @@ from factorize.format.container import Container
 from factorize.format.description import DTYPES
 from factorize.format.manifest import Manifest, evidence_of, matrix_of
 from factorize.format.tensors import MATRIX_NAMES
+from factorize.numbers.scalars import check_choice
 from factorize.spec import Spec, parse_spec
 from factorize.spec.mechanisms import Added
 from factorize.structures.layouts import build_matrix, describe
@@ -122,8 +123,7 @@ def cast(base: Factorization, dtype: str) -> Factorization:
         CertificateError: the rounded matrix cannot be certified.
         MissingExtra: the extra `[solve]` is not installed.
     """
-    if dtype not in DTYPES:
-        raise InvalidParameter(f"dtype {dtype[:20]!r} is not one of {', '.join(DTYPES)}", field="dtype")
+    check_choice("dtype", dtype, DTYPES)
     if dtype == base.dtype:
         return base
     if base.dtype != "float64" or isinstance(base.spec.mechanism, Added):

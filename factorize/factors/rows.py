@@ -10,6 +10,7 @@ import numpy as np
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import Manifest
 from factorize.format.tensors import MatrixName
+from factorize.numbers.scalars import whole_number
 
 BLOCK_BYTES = 4 << 20
 """The bytes of rows that are computed, or sent, together."""
@@ -42,12 +43,10 @@ class Rows:
         *,
         block_bytes: int | None = None,
     ) -> None:
-        if block_bytes is not None and block_bytes < 1:
-            message = f"block_bytes={block_bytes} is below 1; give the bytes of one block"
-            raise InvalidParameter(message, field="block_bytes")
         self.shape = manifest.shape(matrix)
         self._matrix, self._read = matrix, read
-        self._per_block = max(1, (block_bytes or BLOCK_BYTES) // (8 * self.shape[1]))
+        own = BLOCK_BYTES if block_bytes is None else whole_number("block_bytes", block_bytes)
+        self._per_block = max(1, own // (8 * self.shape[1]))
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """Yield every row, read-only, shape (n,), float64."""

@@ -9,6 +9,7 @@ import numpy as np
 from factorize.encoding import JsonObject, canonical_json
 from factorize.errors import InvalidParameter
 from factorize.noise.single_use import NoiseUse, Secret
+from factorize.numbers.scalars import whole_number
 
 
 class Checkpointed(Secret, ABC):
@@ -35,8 +36,7 @@ class Checkpointed(Secret, ABC):
         Raises:
             InvalidParameter: `steps` is negative, or leads beyond n.
         """
-        if steps < 0:
-            raise InvalidParameter(f"steps={steps} would repeat noise; give a number >= 0", field="steps")
+        steps = whole_number("steps", steps, low=0, remedy="a step back would repeat noise")
         self.refuse_half()
         self._refuse_past(self.step + steps)
         self._half = True
@@ -178,12 +178,20 @@ class Checkpointed(Secret, ABC):
             )
 
 
+def refuse_other_types(state: object) -> None:
+    """Refuse what is no dictionary; raise InvalidParameter for it."""
+    if not isinstance(state, Mapping):
+        message = f"this {type(state).__name__} is no checkpoint; give what state_dict() returned"
+        raise InvalidParameter(message, field="state")
+
+
 def step_of(state: Mapping[str, object], steps: int) -> int:
     """Return the step of a checkpoint of a run of `steps` steps.
 
     Raises:
         InvalidParameter: the checkpoint has no such step.
     """
+    refuse_other_types(state)
     step = state.get("step")
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= steps:
         raise InvalidParameter(f"the checkpoint's step {str(step)[:20]} is outside 0..{steps}", field="step")
@@ -199,10 +207,10 @@ def check_stated(
         InvalidParameter: a field differs.
     """
     for key, ours in own.items():
-        if state.get(key) != ours:
-            theirs = str(state.get(key))[:80]
+        theirs = state.get(key)
+        if isinstance(theirs, np.ndarray) or theirs != ours:
             raise InvalidParameter(
-                f"the checkpoint's {key} is {theirs}, but here it is {str(ours)[:80]}; {remedy}", field=key
+                f"the checkpoint's {key} is {str(theirs)[:80]}, but here it is {str(ours)[:80]}; {remedy}", field=key
             )
 
 

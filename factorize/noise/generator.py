@@ -21,7 +21,7 @@ from factorize.noise.regions import Region
 from factorize.noise.single_use import NoiseUse
 from factorize.noise.source import ComputedRows, Streamable
 from factorize.numbers.masked_entries import refuse_masked
-from factorize.numbers.scalars import whole_number
+from factorize.numbers.scalars import check_choice, whole_number
 from factorize.privacy import Calibration, refuse_infinite
 from factorize.privacy.calibration import BatchAuditor
 
@@ -108,9 +108,8 @@ class NoiseGenerator(Checkpointed):
                 "C^-1; use factors.noise, which makes the noise from the certified C",
                 field="source",
             )
-        if precision is not None and precision not in PRECISIONS:
-            message = f"precision {str(precision)[:20]!r} is not one of {', '.join(PRECISIONS)}"
-            raise InvalidParameter(message, field="precision")
+        if precision is not None:
+            check_choice("precision", precision, PRECISIONS)
         self._whole = _checked_shape(shape)
         region = checked_region(shard, math.prod(self._whole))
         _refuse_beyond_memory(region)
@@ -127,7 +126,9 @@ class NoiseGenerator(Checkpointed):
         else:
             self.precision, self.allowance = "float64", ROW_SUM_ALLOWANCE
             self.sigma = raised(calibration.sigma_of_sums, self.allowance)
-            self._engine = RowSums(source, self._normals, self.sigma, workers, memory_bytes)
+            self._engine = RowSums(
+                source, self._normals, self.sigma, workers, whole_number("memory_bytes", memory_bytes, low=0)
+            )
         self.steps = self._engine.steps
         self._auditor = calibration.accept_auditor(auditor, self.steps)
         self._stated = {
@@ -255,13 +256,13 @@ def even_shard(size: int, rank: int, count: int) -> tuple[int, int]:
     Raises:
         InvalidParameter: `rank` or `count` is out of range.
     """
-    if not 0 <= rank < count:
-        raise InvalidParameter(f"rank={rank} is not in 0..{count - 1}", field="rank")
+    size, count = whole_number("size", size, low=0), whole_number("count", count)
+    rank = whole_number("rank", rank, low=0, high=count - 1)
     return size * rank // count, size * (rank + 1) // count
 
 
 def _checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    sides = shape if isinstance(shape, Iterable) and not isinstance(shape, Set | Mapping) else (shape,)
+    sides = shape if isinstance(shape, Iterable) and not isinstance(shape, Set | Mapping | bytes) else (shape,)
     whole = tuple(whole_number("shape", side, remedy="give the parameters' shape") for side in sides)
     if math.prod(whole) > MAX_ENTRIES:
         message = f"shape={whole} has more than {MAX_ENTRIES} entries; give the parameters' shape"
@@ -294,8 +295,12 @@ def checked_region(shard: tuple[int, int] | Region | None, size: int) -> Region:
             )
             raise InvalidParameter(message, field="shard")
         return shard
-    first, last = (0, size) if shard is None else (int(end) for end in shard)
-    if not 0 <= first < last <= size:
+    ends = (0, size) if shard is None else shard
+    if not isinstance(ends, tuple | list | np.ndarray) or np.shape(ends) != (2,):
+        message = f"shard={str(shard)[:40]!r} is no part of a vector; give its ends, (first, last), or a Region"
+        raise InvalidParameter(message, field="shard")
+    first, last = (whole_number("shard", end, low=0, remedy=f"give 0 <= first < last <= {size}") for end in ends)
+    if not first < last <= size:
         message = f"shard {first}:{last} is not a part of the {size} entries; give 0 <= first < last <= {size}"
         raise InvalidParameter(message, field="shard")
     return Region.of([(first, last)])

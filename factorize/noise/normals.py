@@ -13,7 +13,7 @@ from factorize.errors import InvalidParameter
 from factorize.noise.noise_kernels import fill_normals
 from factorize.noise.single_use import Secret
 from factorize.numbers.compiling import HAS_COMPILER
-from factorize.numbers.scalars import whole_number
+from factorize.numbers.scalars import check_choice, whole_number
 
 _COMMITMENT_SIZE = 64  # The numbers of z_0 from which a commitment is made.
 MIN_SEED = 1 << 64
@@ -134,9 +134,7 @@ def make_normals(generator: str, seed: int, context: str) -> Normals:
     Raises:
         InvalidParameter: the name is unknown, or the seed cannot be secret.
     """
-    if generator not in GENERATORS:
-        known = ", ".join(GENERATORS)
-        raise InvalidParameter(f"generator {str(generator)[:20]!r} is not one of {known}", field="generator")
+    check_choice("generator", generator, GENERATORS)
     return GENERATORS[generator](seed, context)
 
 

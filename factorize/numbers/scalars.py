@@ -1,11 +1,11 @@
 """Single numbers, checked when they come from outside, and rounded towards safety."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 from factorize.errors import InvalidParameter
 
@@ -13,6 +13,8 @@ MAX_STEPS = 100_000_000
 """The most steps of a run."""
 MIN_SCALE, MAX_SCALE = 1e-30, 1e30
 """The limits of clip norms and of sigma: noise is float32, and norms of clipped vectors are sums of squares."""
+
+Text = TypeVar("Text")
 
 
 def finite_real(name: str, value: object, *, low: float = 0.0, strict: bool = True, remedy: str) -> float:
@@ -46,6 +48,13 @@ def whole_number(name: str, value: Any, *, low: int = 1, high: int | None = None
         limit = f">= {low}" if high is None else f"from {low} to {high}"
         raise InvalidParameter(f"{name}={text[:20]} is not an integer {limit}; {remedy}", field=name)
     return int(value)
+
+
+def check_choice(name: str, value: Text, known: Collection[str]) -> Text:
+    """Return one of the known texts; raise InvalidParameter for anything else."""
+    if not isinstance(value, str) or value not in known:
+        raise InvalidParameter(f"{name}={str(value)[:20]!r} is not one of {', '.join(known)}", field=name)
+    return value
 
 
 def within_scale(name: str, value: float) -> float:

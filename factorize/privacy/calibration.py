@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from factorize.errors import InvalidParameter
 from factorize.format.claims import Sensitivity, certified_value, differing
@@ -41,6 +41,7 @@ NOT_LOOKED_AT: Literal["not_looked_at"] = "not_looked_at"
 """The word that a caller gives in place of an auditor, and so vouches for the batches that epsilon relies on."""
 
 
+@runtime_checkable
 class BatchAuditor(Protocol):
     """An object that is told of each batch, as `factorize.training.auditor.Auditor` is."""
 
@@ -187,7 +188,7 @@ class Calibration:
             InvalidParameter: nobody is told of batches whose sampling epsilon relies on, or the auditor lets others
                 pass.
         """
-        if (given is None and not self.amplified) or given == NOT_LOOKED_AT:
+        if (given is None and not self.amplified) or (isinstance(given, str) and given == NOT_LOOKED_AT):
             return None
         if given is None or isinstance(given, str):
             raise InvalidParameter(
@@ -196,6 +197,9 @@ class Calibration:
                 f"auditor={NOT_LOOKED_AT!r} you vouch for the batches yourself",
                 field="auditor",
             )
+        if not isinstance(given, BatchAuditor):
+            message = f"this {type(given).__name__} is no auditor; give one of factorize.training.auditor"
+            raise InvalidParameter(message, field="auditor")
         given.check_calibration(self, steps)
         return given
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.noise.checkpoints import check_stated, step_of
+from factorize.noise.checkpoints import check_stated, refuse_other_types, step_of
 from factorize.numbers.scalars import whole_number
 from factorize.participation import example_indices, read_participation
-from factorize.privacy import Calibration
+from factorize.privacy import Calibration, check_kind
 
 _VERSION = 2
 """The version of the state in a checkpoint."""
@@ -242,7 +242,7 @@ class ParticipationAuditor(Auditor):
         Raises:
             InvalidParameter: the calibration relies on balls in bins, for which there is `BinsAuditor.of(order)`.
         """
-        drawn = calibration.presence
+        drawn = check_kind(calibration).presence
         if drawn is not None and not drawn.independent:  # each example draws one of its steps
             raise InvalidParameter(
                 "the calibration is for balls in bins, which this auditor cannot check; use BinsAuditor.of(order) "
@@ -325,6 +325,7 @@ class ParticipationAuditor(Auditor):
         Raises:
             InvalidParameter: the checkpoint belongs to another participation, unit, n or groups, or is damaged.
         """
+        refuse_other_types(state)
         # Checkpoints of earlier releases do not state the unit.
         check_stated({"unit": self.unit, **state}, {"version": _VERSION, "unit": self.unit, **self._promise()})
         step, last, count = step_of(state, self.steps), np.array(state.get("last")), np.array(state.get("count"))

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.noise.checkpoints import check_stated, step_of
+from factorize.noise.checkpoints import check_stated, refuse_other_types, step_of
 from factorize.noise.single_use import Secret
-from factorize.numbers.scalars import whole_number
+from factorize.numbers.scalars import check_choice, whole_number
 from factorize.participation import example_indices
 from factorize.privacy import Calibration
 from factorize.training.auditor import Auditor, numbered_users, users_of
@@ -102,9 +102,7 @@ class BinsAuditor(Auditor, Secret):
         sampling: str = "balls_in_bins",
         users: Sequence[object] | np.ndarray | None = None,
     ) -> None:
-        if sampling not in ("balls_in_bins", "random_allocation"):
-            message = f"sampling={sampling[:20]!r} is not balls_in_bins or random_allocation"
-            raise InvalidParameter(message, field="sampling")
+        check_choice("sampling", sampling, ("balls_in_bins", "random_allocation"))
         examples, bins = whole_number("examples", examples), whole_number("bins", bins)
         epochs = whole_number("epochs", epochs)
         if order is not None and (order.examples, order.bins, order.epochs) != (examples, bins, epochs):
@@ -188,6 +186,7 @@ class BinsAuditor(Auditor, Secret):
         Raises:
             InvalidParameter: the state belongs to other sizes or another key, or is damaged.
         """
+        refuse_other_types(state)
         if state.get("version") != _VERSION:
             raise InvalidParameter("the checkpoint has no auditor of bins; restore this one's own", field="version")
         if self._order is not None:

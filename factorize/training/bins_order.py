@@ -14,7 +14,7 @@ import numpy as np
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.noise.checkpoints import check_stated
 from factorize.noise.single_use import Secret
-from factorize.numbers.scalars import whole_number
+from factorize.numbers.scalars import check_choice, whole_number
 from factorize.privacy import Calibration, check_kind
 from factorize.privacy.adjacency import check_zero_out
 from factorize.training.batches import Batches, MicroBatches, epochs_of
@@ -287,8 +287,7 @@ def _checked_room(
     examples: int, bins: int, physical: int | None, capacity: int | None, overflow: str, draws: int
 ) -> tuple[int | None, int | None]:
     """Return physical batch size and capacity: the given one, or the smallest that overflows with probability `TAU`."""
-    if overflow not in ("abort", "unlimited"):
-        raise InvalidParameter(f"overflow={overflow[:20]!r} is not abort or unlimited", field="overflow")
+    overflow = check_choice("overflow", overflow, ("abort", "unlimited"))
     if physical is None or overflow == "unlimited":
         if capacity is not None:
             message = f"capacity={capacity} needs physical_batch= and overflow='abort'; give both, or no capacity"

@@ -10,6 +10,7 @@ import numpy as np
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
 from factorize.noise.single_use import Secret
+from factorize.numbers.scalars import check_choice, whole_number
 from factorize.participation import example_indices, read_participation
 from factorize.training.auditor import numbered_users
 from factorize.training.batches import Batches, MicroBatches, epochs_of
@@ -35,11 +36,10 @@ class Order(Batches):
         self, batches: Sequence[np.ndarray], *, epochs: int = 1, participation: Mapping[str, object] | None = None
     ) -> None:
         self._batches = [example_indices(batch, field="batches") for batch in batches]
-        self.epochs = epochs
+        self.epochs = whole_number("epochs", epochs)
         self._made_for = None if participation is None else dict(participation)
-        if not self._batches or epochs < 1:
-            message = f"an order of {len(self._batches)} batches and epochs={epochs} is empty; give at least 1 of each"
-            raise InvalidParameter(message, field="batches")
+        if not self._batches:
+            raise InvalidParameter("an order without batches is empty; give at least 1", field="batches")
         twice = next((t for t, batch in enumerate(self._batches) if len(np.unique(batch)) < len(batch)), None)
         if twice is not None:
             raise InvalidParameter(f"batch {twice} contains an example twice; list each one once", field="batches")
@@ -102,17 +102,19 @@ def fixed_order(
         seed: public seed of a permutation that is drawn once; None keeps the order of the data.
         remainder: `drop` leaves out examples that fill no batch; `pad` makes the last batch shorter, as if examples
             with zero gradients filled it. Means keep the divisor `batch_size`.
+
+    Raises:
+        InvalidParameter: sizes that are no whole numbers, or more batches than the examples fill.
     """
-    if remainder not in ("drop", "pad"):
-        raise InvalidParameter(f"remainder={str(remainder)[:20]!r} is not drop or pad", field="remainder")
-    over = batch_size - 1 if remainder == "pad" else 0
-    full = (examples + over) // batch_size if batch_size > 0 else 0
-    used = full if batches is None else batches
+    examples, batch_size = whole_number("examples", examples), whole_number("batch_size", batch_size)
+    over = batch_size - 1 if check_choice("remainder", remainder, ("drop", "pad")) == "pad" else 0
+    full = (examples + over) // batch_size
+    used = full if batches is None else whole_number("batches", batches)
     if not 1 <= used <= full:
         asked = "" if batches is None else f", so batches={batches} must be from 1 to {full}"
         text = f"{examples} examples make {full} batches of batch_size={batch_size}{asked}"
         raise InvalidParameter(f"{text}; use a batch_size from 1 to {examples}, or fewer batches", field="batch_size")
-    indices = np.arange(examples) if seed is None else np.random.default_rng(seed).permutation(examples)
+    indices = np.arange(examples) if seed is None else _public(seed).permutation(examples)
     return Order([indices[j * batch_size : (j + 1) * batch_size] for j in range(used)], epochs=epochs)
 
 
@@ -133,13 +135,15 @@ def min_sep_order(examples: int, batch_size: int, *, min_sep: int, steps: int, s
     Raises:
         InvalidParameter: sizes below 1, or a group has fewer examples than a batch.
     """
-    if min(batch_size, min_sep, steps) < 1 or examples // min_sep < batch_size:
+    examples, batch_size = whole_number("examples", examples), whole_number("batch_size", batch_size)
+    min_sep, steps = whole_number("min_sep", min_sep), whole_number("steps", steps)
+    if examples // min_sep < batch_size:
         raise InvalidParameter(
-            f"min_sep={min_sep} groups of batch_size={batch_size} must fit into {examples} examples, and steps={steps} "
-            "be at least 1; use smaller batches or a smaller min_sep, each at least 1",
+            f"min_sep={min_sep} groups of batch_size={batch_size} must fit into {examples} examples; use smaller "
+            "batches or a smaller min_sep",
             field="batch_size",
         )
-    rng = np.random.default_rng(seed)
+    rng = _public(seed)
     groups = np.array_split(rng.permutation(examples), min_sep)
     passes = [_passes(group, batch_size, rng) for group in groups]
     visits = (max(0, -(-(steps - g) // min_sep)) for g in range(min_sep))  # number of steps of each group
@@ -147,6 +151,10 @@ def min_sep_order(examples: int, batch_size: int, *, min_sep: int, steps: int, s
     participation = {"kind": "min_sep", "min_sep": min_sep, "max_participations": most}
     batches = [next(passes[step % min_sep]) for step in range(steps)]
     return Order(batches, participation={"kind": "single"} if most == 1 else participation)
+
+
+def _public(seed: int) -> np.random.Generator:
+    return np.random.default_rng(whole_number("seed", seed, low=0))
 
 
 def _passes(group: np.ndarray, batch_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
@@ -172,7 +180,7 @@ class _Owned(NamedTuple):
     @classmethod
     def of(cls, users: Sequence[object] | np.ndarray, seed: int) -> _Owned:
         user_of = numbered_users(users)
-        shuffled, counts = np.random.default_rng(seed).permutation(len(user_of)), np.bincount(user_of)
+        shuffled, counts = _public(seed).permutation(len(user_of)), np.bincount(user_of)
         return cls(shuffled[np.argsort(user_of[shuffled], kind="stable")], np.cumsum(counts) - counts, counts)
 
     def check(self, present: np.ndarray) -> None:
@@ -200,6 +208,9 @@ def take_turns(order: Batches, users: Sequence[object] | np.ndarray, *, seed: in
     Raises:
         InvalidParameter: users who cannot be told apart, or fewer of them than the order has.
     """
+    if not isinstance(order, Batches):
+        message = f"this {type(order).__name__} is no order of users; give one, such as a fixed_order of their number"
+        raise InvalidParameter(message, field="order")
     owned = _Owned.of(users, seed)
     if not isinstance(order, Order):
         return DrawnTurns(order, owned)

@@ -9,6 +9,7 @@ from factorize.accounting.amplification import AmplifiedCalibration
 from factorize.errors import InvalidParameter
 from factorize.noise.normals import secret_seed
 from factorize.noise.single_use import Secret
+from factorize.numbers.scalars import whole_number
 from factorize.training.batches import Batches
 
 
@@ -44,13 +45,11 @@ class CyclicPoisson(Batches, Secret):
                 "fixed order",
                 field="calibration",
             )
-        if examples < calibration.groups or steps < 1:
-            message = f"examples={examples}, steps={steps}: give at least {calibration.groups} examples and 1 step"
-            raise InvalidParameter(message, field="examples")
         self.groups, self.probability = calibration.groups, calibration.sampling_probability
         self.period = self.groups
         self._participation = dict(calibration.sensitivity.participation)
-        self._examples, self._steps, self._seed = examples, steps, secret_seed(seed)
+        self._examples = whole_number("examples", examples, low=self.groups, remedy="give one of each group or more")
+        self._steps, self._seed = whole_number("steps", steps), secret_seed(seed)
 
     def _fits(self, calibration: object) -> bool:
         """Return whether a calibration relies on these draws."""

@@ -10,7 +10,7 @@ from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors
 from factorize.format.quantities import at_least, at_most
 from factorize.numbers.gaussian import compose_mu, gaussian_epsilon, mu_by_name
-from factorize.numbers.scalars import double_above, finite_real, root_above, whole_number
+from factorize.numbers.scalars import check_choice, double_above, finite_real, root_above, whole_number
 from factorize.privacy import Calibration
 from factorize.privacy.selection import BestOf
 from factorize.training.stopped_run import epsilon_of_first_steps
@@ -84,9 +84,7 @@ class PrivacyStatement:
         """
         for name in ("steps", "examples", "used", "ranks", *(["users"] if self.users is not None else [])):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
-        if self.loss not in get_args(LossCheck):
-            known = ", ".join(get_args(LossCheck))
-            raise InvalidParameter(f"loss={str(self.loss)[:20]!r} is not one of {known}", field="loss")
+        check_choice("loss", self.loss, get_args(LossCheck))
         remedy = "give what the capacity of batches adds to delta"
         finite_real("overflow_delta", self.overflow_delta, strict=False, remedy=remedy)
         if not isinstance(self.trials, BestOf):

@@ -9,6 +9,7 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 from factorize.errors import InvalidParameter
+from factorize.numbers.scalars import check_choice
 
 
 def checked_dtype(dtype: str) -> np.dtype:
@@ -17,9 +18,7 @@ def checked_dtype(dtype: str) -> np.dtype:
     Raises:
         InvalidParameter: another dtype, or float64 where JAX would silently use float32.
     """
-    if dtype not in ("float32", "float64"):
-        raise InvalidParameter(f"dtype {str(dtype)[:20]!r} is not float32 or float64", field="dtype")
-    if dtype == "float64" and not jax.config.read("jax_enable_x64"):
+    if check_choice("dtype", dtype, ("float32", "float64")) == "float64" and not jax.config.read("jax_enable_x64"):
         raise InvalidParameter(
             'JAX would read these float64 numbers as float32; call jax.config.update("jax_enable_x64", True) first, '
             'or accept 24 bits of precision with dtype="float32"',

@@ -170,7 +170,7 @@ def test_a_short_last_epoch_is_calibrated_for_bins_that_are_given() -> None:
     ("options", "message"),
     [
         ({"bins": 65}, "n=64"),
-        ({"method": "guess"}, "'verified' or 'deterministic'"),
+        ({"method": "guess"}, "method='guess' is not one of verified, deterministic"),
         ({"sampling": "guess"}, "use one of fixed.*balls_in_bins"),
     ],
 )

@@ -659,7 +659,7 @@ class TestRandomAllocation:
         auditor = BinsAuditor(4000, 40, 2, sampling="random_allocation")
         assert auditor.tau > BinsAuditor(4000, 40, 2).tau
         assert "equal" in str(replay(auditor, np.arange(4000).reshape(40, 100)))
-        with pytest.raises(InvalidParameter, match="not balls_in_bins or random_allocation"):
+        with pytest.raises(InvalidParameter, match="not one of balls_in_bins, random_allocation"):
             BinsAuditor(40, 4, 3, sampling="poisson")
         with pytest.raises(InvalidParameter, match="sampling"):
             BinsAuditor(40, 4, 3, key=KEY).load_state_dict(without.state_dict())

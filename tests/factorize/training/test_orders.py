@@ -35,10 +35,15 @@ def test_a_fixed_order_repeats_its_batches_and_drops_the_rest() -> None:
     assert len(np.unique(np.concatenate(list(order)))) == 9
     assert order.participation == {"kind": "fixed_epochs", "epochs": 2}
     assert len(fixed_order(10, 3, batches=2)) == 2
-    for size, batches in ((0, None), (11, None), (3, 4), (3, 0)):
-        with pytest.raises(InvalidParameter, match="use a batch_size from 1 to"):
+    for size, batches, said in (
+        (0, None, "not an integer"),
+        (11, None, "from 1 to"),
+        (3, 4, "from 1 to"),
+        (3, 0, "not an"),
+    ):
+        with pytest.raises(InvalidParameter, match=said):
             fixed_order(10, size, batches=batches)
-    with pytest.raises(InvalidParameter, match="drop or pad"):
+    with pytest.raises(InvalidParameter, match="'keep' is not one of drop, pad"):
         fixed_order(11, 4, remainder="keep")
     with pytest.raises(IndexError):
         order[6]
