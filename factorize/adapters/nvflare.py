@@ -79,7 +79,7 @@ class CorrelatedAggregator(ModelAggregator):
         if (model.params_type != ParamsType.DIFF and given is None) or not set(params) >= set(self.names):
             _log.warning("client %r sent no weight difference (params_type DIFF) of the model's parameters", client)
             return self.rounds.add(client, [])
-        update = [params[name] for name in self.names]
+        update = (_held(params[name]) for name in self.names)
         return self.rounds.add(client, update if given is None else map(_difference, update, given))
 
     def aggregate_model(self) -> FLModel:
@@ -116,6 +116,11 @@ class CorrelatedAggregator(ModelAggregator):
                 "clients whose timers run; nobody was asked. Use CorrelatedFedAvg(aggregator=...), or ScatterAndGather",
                 field="aggregator",
             )
+
+
+def _held(value: object) -> Any:
+    """Return an array, also one that NVFlare has left on the disk (`enable_tensor_disk_offload`)."""
+    return getattr(value, "materialize", lambda: value)()
 
 
 def _difference(trained: object, given: np.ndarray) -> np.ndarray:
@@ -162,9 +167,12 @@ class CorrelatedFedAvg(FedAvg):
             if name in options:
                 message = f"{name}={options[name]} is known from the rounds ({given}); leave it out"
                 raise InvalidParameter(message, field=name)
+        self._trained: dict[str, np.ndarray] = {}
         if rounds.last is not None:
-            trained = {name: old + step for name, old, step in zip(aggregator.names, *rounds.last, strict=True)}
-            model = {**((model.params if isinstance(model, FLModel) else model) or {}), **trained}
+            names = aggregator.names
+            self._trained = {name: old + step for name, old, step in zip(names, *rounds.last, strict=True)}
+            if model is not None:
+                model = {**((model.params if isinstance(model, FLModel) else model) or {}), **self._trained}
         settings = {"num_rounds": rounds.steps - rounds.step, "ignore_result_error": True, **options}
         rounds.check_ahead(settings["num_rounds"])
         super().__init__(
@@ -175,8 +183,15 @@ class CorrelatedFedAvg(FedAvg):
     def run(self) -> None:
         """Run the rounds that are left, or save the model if a server that was killed has left none."""
         super().run()
-        if not self.num_rounds and self._rounds.last is not None:
-            self.save_model(FLModel(params=self.model))
+        if not self.num_rounds and self._trained:
+            self.save_model(self.load_model() if self.model is None else FLModel(params=self.model))
+
+    def load_model(self) -> FLModel | None:
+        """Return the persistor's model, with the parameters of the last released round after a restart."""
+        model = super().load_model()
+        if model is not None:
+            model.params.update(self._trained)
+        return model
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
         """Return the names of clients whose timers allow this round.

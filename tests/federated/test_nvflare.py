@@ -20,6 +20,7 @@ from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.fedavg import FedAvg
@@ -125,7 +126,10 @@ def test_what_the_aggregator_does_not_name_is_left_out_of_answers(tmp_path: Path
         rounds, _ = rounds_in(tmp_path / name)
         aggregator = CorrelatedAggregator(rounds, list(MODEL))
         aggregator.model = list(MODEL.values())
-        aggregator.accept_model(answer(0, 0, params={**update(0, 0), **more}))
+        own: dict[str, Any] = update(0, 0)
+        if more:  # a tensor that NVFlare has left on the disk
+            own["bias"] = SimpleNamespace(materialize=own["bias"].copy)
+        aggregator.accept_model(answer(0, 0, params={**own, **more}))
         aggregator.accept_model(answer(1, 0, params={**update(1, 0), **more}, params_type=ParamsType.FULL))
         assert not rounds.refused
         found.append([part.tobytes() for part in aggregator.aggregate_model().params.values()])
@@ -261,6 +265,19 @@ def test_what_the_rounds_do_not_train_is_in_the_model_after_a_restart(tmp_path: 
     workflow = workflow_of(rounds_in(tmp_path)[0], whole, num_rounds=1)
     workflow.run()
     assert workflow.saved[0].params["counter"] == 3 and workflow.saved[0].params.keys() == whole.keys()
+    for left in (1, 0):  # and where a persistor loads the model
+        workflow._rounds.stop()
+        rounds, _ = rounds_in(tmp_path)
+        assert rounds.last is not None
+        before = rounds.last[0][1] + rounds.last[1][1]
+        workflow = Workflow(aggregator=CorrelatedAggregator(rounds, list(MODEL)), seconds=60, num_rounds=left)
+        workflow.prepare()
+        workflow.persistor = SimpleNamespace(load=lambda _: make_model_learnable(dict(whole), {}))
+        workflow.run()
+        (saved,) = workflow.saved
+        assert saved.params["counter"] == 3 and saved.params.keys() == whole.keys()
+        change = rounds.last[1][1] if left else np.zeros(3)
+        assert np.allclose(saved.params["bias"], before + change, atol=1e-6)
 
 
 def test_a_round_is_not_spent_on_clients_that_are_gone(tmp_path: Path) -> None:

@@ -661,7 +661,7 @@ def test_parts_that_a_loop_calls_by_themselves_are_watched_like_the_whole(name: 
         return cross_entropy(model.head((model.begin if hasattr(model, "begin") else model["body"])(x)), y)
 
     if kept:
-        with pytest.raises(InvalidParticipation, match="examples of an earlier step"):
+        with pytest.raises(InvalidParticipation, match=r"examples of an earlier step.*torch.no_grad\(\)"):
             train(made, loop)
         assert made.optimizer.noise.step == 1
     else:

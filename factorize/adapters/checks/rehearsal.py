@@ -103,7 +103,7 @@ class Rehearsal:
         if self.trained.training and not self.rehearsing and self._marks.are_earlier(inputs):
             raise InvalidParticipation(
                 "the model was given examples of an earlier step, which would take part more often than the "
-                "participation allows; train on each batch once, as it comes"
+                "participation allows; train on each batch once, as it comes, and measure under torch.no_grad()"
             )
         if self.trained.training and self._marks.are_returned(inputs):
             raise InvalidParticipation(
