@@ -5,9 +5,11 @@ aggregator; it asks every client in every round, and clients that are too early 
 """
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.dxo_filter import DXOFilter
 from nvflare.apis.fl_constant import ReservedKey, ReturnCode
@@ -118,9 +120,14 @@ class CorrelatedAggregator(ModelAggregator):
             )
 
 
-def _held(value: object) -> Any:
+def _held(value: ArrayLike) -> ArrayLike:
     """Return an array, also one that NVFlare has left on the disk (`enable_tensor_disk_offload`)."""
     return getattr(value, "materialize", lambda: value)()
+
+
+def _like(given: object, array: np.ndarray) -> ArrayLike:
+    """Return an array, as a tensor of torch where one is given, which has its type."""
+    return getattr(given, "new_tensor", np.asarray)(array)
 
 
 def _difference(trained: object, given: np.ndarray) -> np.ndarray:
@@ -172,7 +179,7 @@ class CorrelatedFedAvg(FedAvg):
             names = aggregator.names
             self._trained = {name: old + step for name, old, step in zip(names, *rounds.last, strict=True)}
             if model is not None:
-                model = {**((model.params if isinstance(model, FLModel) else model) or {}), **self._trained}
+                model = self._resumed((model.params if isinstance(model, FLModel) else model) or {})
         settings = {"num_rounds": rounds.steps - rounds.step, "ignore_result_error": True, **options}
         rounds.check_ahead(settings["num_rounds"])
         super().__init__(
@@ -190,8 +197,12 @@ class CorrelatedFedAvg(FedAvg):
         """Return the persistor's model, with the parameters of the last released round after a restart."""
         model = super().load_model()
         if model is not None:
-            model.params.update(self._trained)
+            model.params.update(self._resumed(model.params))
         return model
+
+    def _resumed(self, params: Mapping[str, object]) -> dict[str, object]:
+        """Return a model with the parameters of the last released round in place of its own."""
+        return {**params, **{name: _like(params.get(name), array) for name, array in self._trained.items()}}
 
     def sample_clients(self, num_clients: int | None = None) -> list[str]:
         """Return the names of clients whose timers allow this round.
@@ -211,6 +222,7 @@ class CorrelatedFedAvg(FedAvg):
     def update_model(self, model: FLModel, aggr_result: FLModel) -> FLModel:
         """Return the model with the noisy mean, and without the number of answers, which FedAvg notes without noise."""
         aggr_result.meta = {AppConstants.CURRENT_ROUND: self.current_round}  # is sent to clients, and saved
+        aggr_result.params = {name: _like(model.params[name], step) for name, step in aggr_result.params.items()}
         return super().update_model(model, aggr_result)
 
     def send_model(self, *, data: FLModel, targets: list[str], **options: Any) -> None:
@@ -248,7 +260,7 @@ class ClippedUpdates(DXOFilter):
         Raises:
             InvalidParameter: the difference has entries that are NaN, infinite or no floating-point numbers.
         """
-        arrays = [np.asarray(array) for array in dxo.data.values()]
+        arrays = [host_array(array) for array in dxo.data.values()]
         vector = clipped(arrays, self.clip_norm)
         if vector is None:
             raise InvalidParameter("the weight difference has NaN or infinite entries; send none", field="update")
