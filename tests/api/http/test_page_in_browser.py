@@ -70,6 +70,19 @@ def test_a_spec_is_composed_solved_and_cancelled(browser: Browser, slow_service:
         assert slow_service.get(f"/v1/factorizations/{digest}").json()["digest"] in page.content()
 
 
+def test_a_page_waits_for_a_service_that_has_gone_away(browser: Browser, slow_service: LiveService) -> None:
+    cut = {"content_type": "text/event-stream", "body": 'event: state\ndata: {"state": "running"}\n\n'}
+    answers = iter([lambda route: route.fulfill(**cut), lambda route: route.abort()])
+    digest = slow_service.post(ROOT).json()["spec_digest"]
+    with watched(browser, slow_service.url) as view:
+        view.page.route("**/events", lambda route: next(answers, lambda route: route.continue_())(route))
+        view.go(f"f/{digest}")
+        view.page.wait_for_selector("main >> text=This page asks again")
+        view.page.wait_for_selector("svg .line")
+        slow_service.go()
+        view.page.get_by_role("heading", name="Certificate").wait_for()
+
+
 def test_schedules_keep_their_names(view: Watched) -> None:
     view.go("recommend")
     lists = [explicit(asked, 40) for asked, _ in NAMED_SCHEDULES] + [[0.5, 1.0, 0.25, 0.0, 0.0], [1.0] * 9]
@@ -107,7 +120,7 @@ def test_what_is_wrong_stands_at_its_field(view: Watched) -> None:
     told = view.page.locator(f"#{field.get_attribute('aria-describedby').split()[-1]}")
     assert "greater than or equal to 1" in told.text_content()
     expect(view.page.get_by_role("button", name="Solve")).to_be_disabled(timeout=PATIENCE)
-    field.fill("8")
+    field.fill("8e0")
     view.page.get_by_label("epochs", exact=True).fill("4")
     view.page.wait_for_selector("text=spec digest")
     assert view.page.locator("[aria-invalid=true]").count() == 0
@@ -124,13 +137,17 @@ def test_every_kind_of_the_schema_can_be_composed(view: Watched, live_service: L
         "workload": {"kind": "momentum", "n": 8, "momentum": 0.5, "learning_rates": {"kind": "cosine", "final": 0.1}},
         "participation": {"kind": "fixed_epochs", "epochs": 2},
         "objective": {"kind": "weighted", "weights": [1, 2, 3, 4, 5, 6, 7, 8]},
-        "mechanism": {"kind": "banded", "bands": 3},
-        "optimize_for": {"kind": "matrix", "rows": [[1, 0], [1, 1]]},
+        "mechanism": {"kind": "banded_toeplitz", "bands": 3, "normalization": "none"},
+        "optimize_for": {"kind": "matrix", "rows": [[1.5] * (i + 1) + [0] * (7 - i) for i in range(8)]},
     }
     view.page.get_by_text("As JSON").click()
     text = view.page.get_by_label("The spec as JSON")
+    text.fill(json.dumps({**spec, "particpation": spec["participation"]}))
+    view.page.get_by_role("button", name="Read the form from it").click()
+    expect(view.page.get_by_role("status").last).to_contain_text("unknown field 'particpation'", timeout=PATIENCE)
     text.fill(json.dumps(spec))
     view.page.get_by_role("button", name="Read the form from it").click()
+    expect(view.page.get_by_label("bands")).to_have_value("3", timeout=PATIENCE)
     text.fill("")
     view.page.get_by_role("button", name="Write the form into it").click()
     assert json.loads(text.input_value()) == spec
@@ -179,6 +196,10 @@ def test_a_result_states_sigma_and_gives_its_file(
     assert shown and float(shown[1]) == pytest.approx(bound**0.5, rel=1e-5)
     page.get_by_role("heading", name="Noise over time and frequency").wait_for()
     page.wait_for_selector("text=Power over frequency")
+    expect(page.get_by_text("rho", exact=True)).to_be_hidden()
+    page.route("**/*dtype=float32", lambda route: route.abort())
+    page.get_by_role("button", name="C in float32").click()
+    expect(page.get_by_text("The service does not answer")).to_be_in_viewport(ratio=1, timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +219,14 @@ def test_the_page_says_that_a_key_is_needed_and_takes_one(browser: Browser, keye
     token = keyed.service.register.create(KeyRequest(name="page", scopes=["read"]))[1].text
     with watched(browser, keyed.url) as view:
         view.go("results")
-        view.page.wait_for_selector("text=Set a key under Key.")
+        view.page.wait_for_selector("text=This service needs a key. Set a key under Key.")
+        view.go("key")
+        view.page.get_by_label("API key").fill(f"\u201c{token}\u201d")
+        view.page.get_by_role("button", name="Use this key").click()
+        view.page.wait_for_selector("text=A key has no spaces, quotation marks")
+        use_key(view, "fk_1")
+        assert "no such key" in view.page.get_by_role("alert").text_content()
+        assert view.page.locator("h1").count() == 1
         use_key(view, token)
         view.go("results")
         view.page.wait_for_selector("text=Nothing here.")

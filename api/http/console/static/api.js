@@ -1,6 +1,6 @@
 // Requests to this service, and its answers: documents, events, bytes, problems.
 
-import { keyHeaders } from "./key.js";
+import { currentKey, keyHeaders } from "./key.js";
 
 /** A refusal, by its problem document. */
 export class Problem extends Error {
@@ -19,18 +19,20 @@ export const at = (path) => new URL(path.slice(1), document.baseURI).href.split(
 /** Return the answer to a request. Throws a Problem for a refusal. */
 export async function ask(path, { method = "GET", body, headers = {}, signal } = {}) {
   const sent = body === undefined ? undefined : JSON.stringify(body);
-  let answer;
-  try {
-    const typed = sent === undefined ? {} : { "Content-Type": "application/json" };
-    answer = await fetch(at(path), { method, body: sent, headers: { ...typed, ...headers, ...keyHeaders() }, signal, credentials: "omit" });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Error("The service does not answer; is it running?");
-  }
+  const typed = sent === undefined ? {} : { "Content-Type": "application/json" };
+  const answer = await reached(fetch(at(path), { method, body: sent, headers: { ...typed, ...headers, ...keyHeaders() }, signal, credentials: "omit" }));
   if (answer.ok) return answer;
   const document = await answer.json().catch(() => ({ title: `The service answered ${answer.status}` }));
-  const hint = answer.status === 401 ? " Set a key under Key." : "";
-  throw new Problem(answer.status, { ...document, detail: `${document.detail ?? document.title}${hint}` });
+  const detail = document.detail ?? document.title;
+  const refused = `${currentKey() === null ? "This service needs a key" : detail}. Set a key under Key.`;
+  throw new Problem(answer.status, { ...document, detail: answer.status === 401 ? refused : detail });
+}
+
+/** Return what the network brings. Throws an Error in words of the page where it brings nothing. */
+function reached(promise) {
+  return promise.catch((error) => {
+    throw error.name === "AbortError" ? error : new Error("The service does not answer; is it running?");
+  });
 }
 
 /** Return a document. */
@@ -45,7 +47,7 @@ export async function* events(path, options = {}) {
   let text = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await reached(reader.read());
       if (done) return;
       text += value;
       const frames = text.split("\n\n");

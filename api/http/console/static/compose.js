@@ -22,10 +22,15 @@ export async function composePage(main, { signal }) {
   const view = new Understood(form, signal);
   form.write(draft);
   const text = el("textarea", { id: "spec-json", rows: "10", spellcheck: "false", "aria-label": "The spec as JSON" });
+  const take = async () => {
+    const given = JSON.parse(text.value);
+    await askJson("/v1/canonicalize", { method: "POST", body: given, signal }); // the form has no place for a field that is misspelt
+    form.write(given);
+  };
   const json = details(
     "As JSON",
     text,
-    el("p", { class: "actions" }, button("Write the form into it", () => (text.value = JSON.stringify(form.read(), null, 2))), button("Read the form from it", () => form.write(JSON.parse(text.value)))),
+    el("p", { class: "actions" }, button("Write the form into it", () => (text.value = JSON.stringify(form.read(), null, 2))), button("Read the form from it", take)),
   );
   const submit = (event) => {
     event.preventDefault();
@@ -88,7 +93,7 @@ class Understood {
 
   refuse(error) {
     const rest = error instanceof Problem ? this.form.show(error.violations) : [];
-    const texts = error instanceof Problem && error.violations.length ? rest.map((entry) => `${entry.pointer}: ${entry.detail}`) : [error.message];
+    const texts = error instanceof Problem && error.violations.length ? rest.map((entry) => [entry.pointer, entry.detail].filter(Boolean).join(": ")) : [error.message];
     this.shown.replaceChildren(el("p", { class: "error" }, texts.length ? texts.join("; ") : "Some fields need another value; each says which."));
   }
 

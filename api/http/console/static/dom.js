@@ -27,6 +27,7 @@ export function button(text, action, attributes = {}) {
   const node = el("button", { type: "button", ...attributes }, text);
   node.addEventListener("click", async () => {
     try {
+      tell("");
       await action(node);
     } catch (error) {
       if (error.name !== "AbortError") tell(error.message);

@@ -2,8 +2,6 @@
 
 import { el } from "./dom.js";
 
-const COUNT = /^\s*-?\d+\s*$/;
-
 /** Return the field of a schema. `path` is its JSON pointer; the form knows the schemas and collects the controls. */
 export function field(form, schema, path, label, optional = false) {
   const kinds = alternatives(form, schema);
@@ -81,8 +79,7 @@ function scalar(form, path, label, schemas, optional, preset) {
   }
   if (schemas.length === 1 && (first.enum || first.const !== undefined)) {
     const values = first.enum ?? [first.const];
-    const control = el("select", {}, optional ? el("option", { value: "" }, "default") : [], values.map((value) => el("option", { value }, value)));
-    if (preset) control.value = preset;
+    const control = el("select", {}, optional ? el("option", { value: "" }, "default") : [], values.map((value) => el("option", { value, selected: value === preset }, value)));
     return { node: row(form, path, label, control, ""), read: () => control.value || undefined, write: (value) => (control.value = value ?? preset ?? "") };
   }
   const whole = schemas.some((schema) => schema.type === "integer");
@@ -93,8 +90,7 @@ function scalar(form, path, label, schemas, optional, preset) {
   const read = () => {
     const text = control.value.trim();
     if (text === "") return undefined;
-    if (!numeric || !Number.isFinite(Number(text))) return text; // the service says what is wrong with it
-    return whole && !COUNT.test(text) ? text : Number(text);
+    return numeric && Number.isFinite(Number(text)) ? Number(text) : text; // the service says what is wrong with it
   };
   const node = row(form, path, label, control, limits(schemas));
   if (offered) node.append(offered);

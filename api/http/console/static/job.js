@@ -1,9 +1,11 @@
 // A job: its state, the certified gap as it falls, what time is left, and its end.
 
-import { askJson, events } from "./api.js";
+import { Problem, askJson, events } from "./api.js";
 import { lineChart } from "./charts.js";
 import { button, el, tell, terms } from "./dom.js";
 import { seconds, short, time } from "./formats.js";
+
+const PAUSE = 2000; // milliseconds before a service that has gone away is asked again
 
 /** Show a job until it is done; `again` then shows what there is. */
 export async function jobPage(main, job, { signal, again }) {
@@ -32,7 +34,7 @@ export async function jobPage(main, job, { signal, again }) {
   }
   const trace = new Trace();
   let phase = "";
-  for await (const event of events(`${path}/events`, { signal })) {
+  for await (const event of followed(`${path}/events`, signal, state)) {
     if (event.name === "state") {
       state.textContent = event.data.state;
       continue;
@@ -48,6 +50,23 @@ export async function jobPage(main, job, { signal, again }) {
   }
   tell("The job has ended.");
   await again();
+}
+
+/** Yield the events of a job up to its last; where the service goes away in between, say so and ask again. */
+async function* followed(path, signal, state) {
+  for (let away = false; ; away = true) {
+    try {
+      for await (const event of events(path, { signal })) {
+        if (away) tell("The service answers again.");
+        away = false;
+        yield event;
+      }
+    } catch (error) {
+      if (error.name === "AbortError" || (error instanceof Problem && error.status < 500 && error.status !== 429)) throw error;
+    }
+    if (!away) tell((state.textContent = "The service does not answer. This page asks again until it does."));
+    await new Promise((resolve) => setTimeout(resolve, PAUSE));
+  }
 }
 
 function progressTerms(news) {

@@ -25,6 +25,7 @@ export function keepKey(value) {
 export function keyForm(changed) {
   const input = el("input", { id: "key", type: "password", autocomplete: "off", spellcheck: "false", maxlength: "400" });
   const set = (value, text) => {
+    if (/[^!-~]/.test(value ?? "")) return tell("A key has no spaces, quotation marks or letters with accents; copy it again.");
     keepKey(value);
     input.value = "";
     tell(text);

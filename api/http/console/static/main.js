@@ -37,7 +37,7 @@ async function show() {
   try {
     await page(next, { signal, name: rest[0] ?? null, again: show });
   } catch (error) {
-    if (error.name !== "AbortError") next.append(el("h1", {}, TITLES[name] ?? "factorize"), el("p", { class: "error", role: "alert" }, error.message));
+    if (error.name !== "AbortError") next.append(...(next.querySelector("h1") ? [] : [el("h1", {}, TITLES[name] ?? "factorize")]), el("p", { class: "error", role: "alert" }, error.message));
   }
 }
 

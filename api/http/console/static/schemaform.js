@@ -38,7 +38,7 @@ export class SchemaForm {
   /** Fill in a document. */
   write(value) {
     this.field.write(value);
-    const filled = [...this.node.querySelectorAll("details input, details select")].some((control) => !["", "none", control.getAttribute("placeholder")].includes(control.value) && control.type !== "checkbox");
+    const filled = [...this.node.querySelectorAll("details input, details select")].some((control) => !["", "none", control.getAttribute("placeholder")].includes(control.value) && control.type !== "checkbox" && !control.selectedOptions?.[0].defaultSelected);
     for (const box of this.node.querySelectorAll("details")) box.open = filled;
     this.changed();
   }
