@@ -29,6 +29,7 @@ from factorize.format.receipts import (
     steps_of,
 )
 from factorize.numbers.gaussian import mu_by_name
+from factorize.numbers.scalars import whole_number
 from factorize.privacy import check_own
 from factorize.privacy.selection import BestOf
 from factorize.training.released_weights import model_digest
@@ -63,7 +64,7 @@ class Receipt:
         refused: numbers of contributions that a server refused, by reason; None if nothing is refused.
 
     Raises:
-        InvalidParameter: others that are no mu by name, or a mu that is no positive number.
+        InvalidParameter: others that are no mu by name, a mu that is no positive number, or trials that are no number.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class Receipt:
     ) -> None:
         self.path, self.unpublished = real_path(path), unpublished
         self.others = mu_by_name(others)
+        if not isinstance(trials, BestOf):
+            whole_number("trials", trials, remedy="give the number of runs, or BestOf(mean)")
         self.trials = trials
         self.refused: Mapping[str, int] | None = None
         self._document: JsonObject | None = None

@@ -318,6 +318,8 @@ def test_a_statement_says_what_a_search_and_other_runs_cost() -> None:
     for others in ([1], 0.3, "pilot"):
         with pytest.raises(InvalidParameter, match="run's mu by name"):
             Receipt("receipt.json", others=others)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match="trials=True is not an integer"):
+        Receipt("receipt.json", trials=True)
 
 
 def test_a_statement_rounds_its_bounds_up_and_says_nothing_of_what_is_absent() -> None:
