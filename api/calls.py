@@ -329,8 +329,8 @@ def remember(factorization: Factorization) -> Factorization:
             factorization.save(cache.path(factorization.digest))
             cache.remember(factorization.spec_digest, factorization.digest)
         except (FactorizeError, OSError) as error:
-            reason = str(error).removesuffix(f"; set {VARIABLE}")
-            text = f"the result could not be kept in {folder}: {reason}; set {VARIABLE} to another folder"
+            remedy = f"; set {VARIABLE} to a writable folder"
+            text = f"the result could not be kept in {folder}: {str(error).removesuffix(remedy)}{remedy}"
             warnings.warn(text, CacheUnusable, stacklevel=2)
     return factorization
 

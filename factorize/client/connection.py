@@ -214,7 +214,7 @@ class Connection:
         self._address = address_of(url)
         self.url, self.timeout, self._mirror = self._address.geturl(), timeout, mirror
         if self.url.endswith("/index.json"):
-            message = f"{self.url} is a mirror, which cannot solve; give it as FACTORIZE_MIRROR, and no service"
+            message = f"{self.url} is a mirror, which computes nothing; give it as FACTORIZE_MIRROR, and no service"
             raise InvalidParameter(message, field="url")
         self._authorization()
 

@@ -354,7 +354,7 @@ def test_an_address_without_an_index_says_what_belongs_there(
         )
         assert "give the address of one that `factorize mirror` wrote" in refusal(f"{folder}/page/index.json")
         for spelt in (url, f"{url}/"):
-            with pytest.raises(InvalidParameter, match="is a mirror, which cannot solve; give it as FACTORIZE_MIRR"):
+            with pytest.raises(InvalidParameter, match="a mirror, which computes nothing; give it as FACTORIZE_MIRR"):
                 Service(spelt)
             assert Mirror(spelt).connection.url == folder
     monkeypatch.setenv("FACTORIZE_MIRROR", "nonsense")
