@@ -31,7 +31,7 @@ def describe(repository: str | None) -> str:
     if repository:
         return re.sub(r"\]\((?!https:)", f"]({repository}/blob/main/", text)
     text = re.sub(r"\[([^]]*)\]\((?!https:)[^)]*\)", r"\1", text)
-    return f"{text}\nThe pages named here are in the source archive.\n"
+    return f"{text}\nThe pages named here are in the repository.\n"
 
 
 REPOSITORY = read_place().get("repository")

@@ -12,6 +12,8 @@ from house import ROOT, blocks
 from safetensors.numpy import load_file, save_file
 
 import factorize
+from factorize.checker.receipt import check_receipt
+from factorize.checker.receipt_text import verdict
 from factorize.factors import Factors
 
 DECODERS = ("honaker_online", "honaker_full")
@@ -42,6 +44,14 @@ def test_running_counts() -> None:
         mechanism |= {"buffers": 4} if kind == "buffered_linear" else {}
         factors = factorize.solve("prefix", n=365, mechanism=mechanism)
         assert factors.calibrate(epsilon=1, delta=1e-6).rmse(factors) == pytest.approx(float(rmse), abs=0.005), kind
+
+
+def test_a_loop_of_ones_own_writes_a_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = blocks("docs/receipt.md")
+    exec(compile(code[code.index("import secrets") :], "docs/receipt.md", "exec"), {})
+    report = check_receipt(Path("own.json").read_bytes(), [Path("factors.safetensors").read_bytes()])
+    assert report.supported and verdict(report)[1] == 0
 
 
 def test_the_three_commands_are_one_call() -> None:
