@@ -86,7 +86,7 @@ def test_joint_moments_of_one_call_step_as_by_hand() -> None:
 
 def test_what_is_refused() -> None:
     for options, said in (
-        ({"adaptive": "scaled"}, "must be plain or joint"),
+        ({"adaptive": "scaled"}, "not one of plain, joint"),
         ({"second": SECOND}, "adaptive='plain' does not release"),
         ({"adaptive": "joint", "second": SECOND, "sampling": "balls_in_bins"}, "no accountant for two moments"),
     ):
