@@ -53,6 +53,19 @@ class Curve(ABC):
 
     def __init__(self, sensitivity: float) -> None:
         self.sensitivity = sensitivity
+        self._remember()
+
+    def _remember(self) -> None:  # noqa: B027  most laws remember nothing
+        """Begin to remember what takes long to compute."""
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what a copy or a pickle needs, which begins to remember anew."""
+        return {name: value for name, value in vars(self).items() if not hasattr(value, "cache_info")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Restore it."""
+        vars(self).update(state)
+        self._remember()
 
     @abstractmethod
     def log_delta(self, multiplier: float, epsilon: float) -> float:

@@ -52,8 +52,10 @@ class LossLaw(Law):
     def __init__(self, steps: int, bins: int, square: float, chance: float, *, signed: bool) -> None:
         super().__init__(steps, bins, math.sqrt(square * -(-steps // bins)) * (1 + MARGIN), signed=signed)
         self.square, self._chance = square, chance
-        self._losses_at = lru_cache(maxsize=4)(self._losses)
         self._proved = True
+
+    def _remember(self) -> None:
+        self._losses_at = lru_cache(maxsize=4)(self._losses)
 
     @abstractmethod
     def losses(self, multiplier: float, step_law: StepLaw | None = None) -> Losses:
@@ -83,7 +85,7 @@ class LossLaw(Law):
     def in_doubles(self) -> Self:
         """Return the law whose answers are estimates."""
         estimated = copy(self)
-        estimated._proved, estimated._losses_at = False, lru_cache(maxsize=4)(estimated._losses)
+        estimated._proved = False
         return estimated
 
     def removal(self, multiplier: float, epsilon: float) -> Bound:

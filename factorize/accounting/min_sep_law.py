@@ -66,10 +66,12 @@ class MinSepLaw(Law):
         steps, separation = columns.shape
         super().__init__(steps, separation, sensitivity * (1 + MARGIN), signed=False)
         self.columns, self.probability = columns, probability
-        self.at = lru_cache(maxsize=8)(self._at)
-        self._log_moment = lru_cache(maxsize=256)(self._log_moment_at)
         self._orders, self._ceilings = dict.fromkeys(_KINDS, 8), dict[float, dict[str, float]]()
         self._curved: tuple[int, ...] = (7, 4, 4)
+
+    def _remember(self) -> None:
+        self.at = lru_cache(maxsize=8)(self._at)
+        self._log_moment = lru_cache(maxsize=256)(self._log_moment_at)
 
     @classmethod
     def of(cls, strategy: Matrix, dataset_size: int, batch_size: int) -> Self:
