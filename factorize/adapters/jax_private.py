@@ -120,7 +120,11 @@ def make_private(
         raise InvalidParameter(message, field="betas")
     b1, b2 = betas or (0.9, 0.999)
     sums = partial(adam_workload, "iterate", b1) if adaptive == "joint" else _running_sums
+    if not callable(loss):
+        message = f"loss={str(loss)[:20]} is no function; give one of params and a batch of each array of the data"
+        raise InvalidParameter(message, field="loss")
     source = FactorSource(spec, workload or sums, memory, None, url, store, solve)
+    source.refuse_unused(workload=workload)
     job = TrainingJob(
         JobData(examples=examples, users=users),
         JobBatching(

@@ -113,28 +113,40 @@ class FactorSource(Source):
         self, steps: int, participation: dict[str, Any], amplified: Mapping[str, Any] | None = None
     ) -> CertifiedFactors:
         """Return the named factorization, or load or solve the one that is asked for."""
-        if self.memory is not None and not self.automatic:
-            message = f"memory={self.memory} is for 'auto', but a factorization or a spec was given; leave one out"
-            raise InvalidParameter(message, field="memory")
-        if isinstance(self.spec, CertifiedFactors):
-            return self.spec
-        spec = self._asked(steps, participation, amplified) if self.automatic else self.spec
+        self.refuse_unused(memory=self.memory)
+        if not self.automatic:
+            factors = self.spec if isinstance(self.spec, CertifiedFactors) else self._solved(self.spec)
+            own = None if self.bands is None else factors.opened().matrix.bandwidth()
+            if own != self.bands:
+                message = f"bands={str(self.bands)[:20]}, but C of the given factorization has {own}; leave bands out"
+                raise InvalidParameter(message, field="bands")
+            return factors
+        factors = self._solved(self._asked(steps, participation, amplified))
+        if self.memory is None:
+            warn_of_dense(factors, "memory=4, say,")
+        return factors
+
+    def refuse_unused(self, **settings: object) -> None:
+        """Raise InvalidParameter for settings of 'auto' beside a factorization or a spec, where they have no effect."""
+        for name, given in settings.items():
+            if given is not None and not self.automatic:
+                message = f"{name}={str(given)[:20]} is for 'auto', but a factorization or a spec was given"
+                raise InvalidParameter(f"{message}; leave one out", field=name)
+
+    def _solved(self, spec: Any) -> CertifiedFactors:
+        """Return a factorization from a cache, a store, a service or the given function."""
         if self.solve is not None:
             if not callable(self.solve):
                 message = f"solve={str(self.solve)[:20]} is not a function; give solve=factorize.solve, or leave it out"
                 raise InvalidParameter(message, field="solve")
-            factors = self.solve(parse_spec(spec))
-        else:
-            try:
-                factors = load(spec, url=self.url, store=self.store)
-            except InvalidParameter as error:
-                if not self.automatic or error.field != "source":
-                    raise
-                message = f"{error}; or give solve=factorize.solve to solve it here"
-                raise InvalidParameter(message, field="solve") from None
-        if self.automatic and self.memory is None:
-            warn_of_dense(factors, "memory=4, say,")
-        return certified(factors)
+            return certified(self.solve(parse_spec(spec)))
+        try:
+            return certified(load(spec, url=self.url, store=self.store))
+        except InvalidParameter as error:
+            if not self.automatic or error.field != "source":
+                raise
+            message = f"{error}; or give solve=factorize.solve to solve it here"
+            raise InvalidParameter(message, field="solve") from None
 
     def _asked(
         self, steps: int, participation: dict[str, object], amplified: Mapping[str, object] | None
@@ -166,8 +178,8 @@ def plan(job: TrainingJob, known: tuple[str, ...]) -> Planned:
         InvalidParticipation: the factorization is for another order, or bins do not fit into the capacity.
     """
     data, name, ranks = job.data, job.batching.sampling, job.batching.ranks
-    if data.users is not None and len(data.users) != data.examples:
-        message = f"users names {len(data.users)} users for {data.examples} examples; name one per example"
+    if data.user_numbers is not None and len(data.user_numbers) != data.examples:
+        message = f"users names {len(data.user_numbers)} users for {data.examples} examples; name one per example"
         raise InvalidParameter(message, field="users")
     check_choice("sampling", name, known)
     sampling = SAMPLINGS[name]
@@ -182,6 +194,9 @@ def plan(job: TrainingJob, known: tuple[str, ...]) -> Planned:
         raise InvalidParameter(f"{message}; use smaller batches", field="batch_size")
     if job.noise.seed is not None:
         secret_seed(job.noise.seed, job.batching.order_seed)
+    if sampling.drawn and job.batching.remainder == "pad":
+        message = f"remainder='pad' is for a fixed order; sampling={name!r} draws from all examples, so leave it out"
+        raise InvalidParameter(message, field="remainder")
     squares = _squares(job, sampling)
     if job.noise.calibration is not None and "bins" not in sampling.takes:
         message = f"calibration= is only for sampling in bins; with sampling={name!r} the job computes its own"

@@ -26,6 +26,7 @@ from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.ranks.agreement import agree, own_rank, refuse_other_ranks, world_size
 from factorize.adapters.torch import TorchNoiseOptions, default_generator
+from factorize.errors import InvalidParameter
 from factorize.numbers.scalars import check_choice
 from factorize.privacy import Calibration
 from factorize.privacy.adjacency import Adjacency
@@ -132,7 +133,8 @@ def make_private(
         overflow: treatment of bins above the capacity. `abort`: every step computes equally many padded parts (one,
             without `physical_batch_size`), and delta is charged for keys whose bins do not fit. `unlimited`: batches of
             any size, which shapes and times then show.
-        calibration: a calibration for this very sampling in place of a new one, for (epsilon, delta) or less.
+        calibration: a calibration for this very sampling in place of a new one, for (epsilon, delta) or less; with
+            balls in bins, random allocation or b-min-sep.
         adaptive: `plain`: the optimizer gets the noisy gradients; or `joint`, for Adam and AdamW: squares of clipped
             gradients are released, too (`JointAdam`).
         second: with `joint`, the factorization for the squares, in the same form as `spec`; `auto` asks for the optimum
@@ -149,6 +151,10 @@ def make_private(
         ConditionNotMet: sampling with a C that is not banded.
     """
     check_choice("grad_sample_mode", grad_sample_mode, GRAD_SAMPLE_MODES)
+    check_choice("loss_reduction", loss_reduction, ("mean", "sum"))
+    if not isinstance(batch_first, bool):
+        message = f"batch_first={str(batch_first)[:20]} is neither True nor False; give one of them"
+        raise InvalidParameter(message, field="batch_first")
     optimizer = as_one(optimizer)
     ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
     refuse_other_ranks(ranks)

@@ -149,8 +149,9 @@ class TorchNoiseGenerator(Secret):
         region = self._layout.region
         source = source_of(held)
         streams = isinstance(source, Streamable)
-        self.generator = generator or (default_generator(self._device) if streams else "sfc64")
-        check_choice("generator", self.generator, ("torch", "sfc64", "shake128"))
+        usual = default_generator(self._device) if streams else "sfc64"
+        named = usual if generator is None else generator
+        self.generator = check_choice("generator", named, ("torch", "sfc64", "shake128"))
         self._made: core.NoiseGenerator | DeviceSource
         if self.generator == "sfc64" or self.generator == "shake128":
             self._made = core.NoiseGenerator(

@@ -110,6 +110,7 @@ class NoiseGenerator(Checkpointed):
             )
         if precision is not None:
             check_choice("precision", precision, PRECISIONS)
+        memory_bytes = whole_number("memory_bytes", memory_bytes, low=0)
         self._whole = _checked_shape(shape)
         region = checked_region(shard, math.prod(self._whole))
         _refuse_beyond_memory(region)
@@ -126,9 +127,7 @@ class NoiseGenerator(Checkpointed):
         else:
             self.precision, self.allowance = "float64", ROW_SUM_ALLOWANCE
             self.sigma = raised(calibration.sigma_of_sums, self.allowance)
-            self._engine = RowSums(
-                source, self._normals, self.sigma, workers, whole_number("memory_bytes", memory_bytes, low=0)
-            )
+            self._engine = RowSums(source, self._normals, self.sigma, workers, memory_bytes)
         self.steps = self._engine.steps
         self._auditor = calibration.accept_auditor(auditor, self.steps)
         self._stated = {

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from factorize.errors import InvalidParameter
 
@@ -36,18 +36,19 @@ def finite_real(name: str, value: object, *, low: float = 0.0, strict: bool = Tr
     return number
 
 
-def whole_number(name: str, value: Any, *, low: int = 1, high: int | None = None, remedy: str = "give one") -> int:
+def whole_number(name: str, value: object, *, low: int = 1, high: int | None = None, remedy: str = "give one") -> int:
     """Return an integer from outside, of Python or numpy, from `low` to `high`.
 
     Raises:
         InvalidParameter: it is no integer (booleans are none), or outside the limits.
     """
-    integer = isinstance(value, Integral) and not isinstance(value, bool)
-    if not integer or int(value) < low or (high is not None and int(value) > high):
+    known = isinstance(value, Integral) and not isinstance(value, bool)
+    number = int(value) if isinstance(value, Integral) else 0
+    if not known or number < low or (high is not None and number > high):
         text = repr(value) if isinstance(value, str) else str(value)
         limit = f">= {low}" if high is None else f"from {low} to {high}"
         raise InvalidParameter(f"{name}={text[:20]} is not an integer {limit}; {remedy}", field=name)
-    return int(value)
+    return number
 
 
 def check_choice(name: str, value: Text, known: Collection[str]) -> Text:

@@ -18,7 +18,7 @@ from factorize.participation import Participation
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.privacy.adjacency import check_zero_out
 from factorize.privacy.question import Question, SamplingOptions, level_of
-from factorize.samplings.base import CodeNumbers, Drawn, Sampling
+from factorize.samplings.base import CodeNumbers, Drawn, Sampling, check_given
 from factorize.samplings.first_steps import first_steps
 from factorize.spec import LARGEST_BINS
 from factorize.structures.base import Matrix
@@ -106,7 +106,12 @@ class BallsInBinsSampling(Sampling):
             capacity = capacity_for(examples, bins, physical_batch=physical or 1, tau=tau)
             physical = physical or capacity
         amplified = {"kind": "balls_in_bins", "epsilon": privacy.epsilon, "delta": privacy.delta}
-        source = job.noise.source if self.bands is None else replace(job.noise.source, bands=self.bands)
+        source = job.noise.source
+        if self.bands is not None and source.automatic:
+            if source.bands not in (None, self.bands):
+                message = f"bands={source.bands}, but {self.name} needs a C of {self.bands}; leave bands out"
+                raise InvalidParameter(message, field="bands")
+            source = replace(source, bands=self.bands)
         factors = source.find(bins * batching.epochs, epochs_of(batching.epochs), amplified)
         key = job.noise.order_key(factors.digest)
         room: dict[str, Any] = {"physical_batch": physical, "capacity": capacity, "overflow": batching.overflow}
@@ -118,7 +123,7 @@ class BallsInBinsSampling(Sampling):
             target = PrivacyTarget(epsilon=privacy.epsilon, delta=left)
             calibration = self.calibrate(factors, target, SamplingOptions(bins=bins, **job.scale))
         order.check_calibration(calibration, factors.steps)
-        _check_calibration(job, calibration, left)
+        check_given(job, calibration, left)
         return Drawn(factors=factors, calibration=calibration, order=order, overflow_delta=extra)
 
     def code(self, numbers: CodeNumbers, count: str, divisor: str = "") -> list[str]:
@@ -135,19 +140,3 @@ class BallsInBinsSampling(Sampling):
         """Return the auditor of the order's own bins."""
         assert isinstance(drawn.order, BallsInBins)
         return BinsAuditor.of(drawn.order, divisor=drawn.calibration.divisor, users=users)
-
-
-def _check_calibration(job: TrainingJob, calibration: Calibration, left: float) -> None:
-    """Refuse a calibration with less privacy, another clip norm or another divisor than asked for."""
-    level = calibration.level
-    if level is None or level[0] > job.privacy.epsilon or level[1] > left:
-        raise InvalidParameter(
-            f"the calibration is for ({calibration.epsilon:g}, {calibration.delta!r}), but the target, less the share "
-            f"of the batches' capacity, is ({job.privacy.epsilon:g}, {left!r}); calibrate for that",
-            field="calibration",
-        )
-    for name in ("clip_norm", "divisor"):
-        own, stated = job.scale[name], getattr(calibration, name)
-        if own != stated:
-            message = f"the calibration is for {name}={stated}, but the job has {own}; calibrate with {name}={own}"
-            raise InvalidParameter(message, field=name)

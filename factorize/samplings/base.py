@@ -16,7 +16,7 @@ from factorize.accounting.law import Law
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors
 from factorize.participation import Participation
-from factorize.privacy import Calibration
+from factorize.privacy import Calibration, check_kind
 from factorize.privacy.question import Question, SamplingOptions
 from factorize.samplings.first_steps import first_steps
 from factorize.structures.base import Matrix
@@ -159,3 +159,31 @@ class Sampling(ABC):
     def document(self) -> dict[str, str]:
         """Return the plain JSON form."""
         return {"sampling": self.name, "title": self.title, "loader": self.loader, "secret": self.secret}
+
+
+def check_given(job: TrainingJob, given: object, delta: float, **sizes: int) -> Calibration:
+    """Return the calibration that a job was given.
+
+    Args:
+        job: the job.
+        given: the calibration.
+        delta: the delta of the job, less the share of its batches' capacity.
+        **sizes: sizes that the calibration has to state, such as `dataset_size`.
+
+    Raises:
+        InvalidParameter: it has less privacy, another clip norm, divisor or size than asked for.
+    """
+    calibration = check_kind(given)
+    level, asked = calibration.level, (job.privacy.epsilon, delta)
+    if level is None or level[0] > asked[0] or level[1] > delta:
+        raise InvalidParameter(
+            f"the calibration is for {level}, but the target, less the share of the batches' capacity, is {asked}; "
+            "calibrate for that",
+            field="calibration",
+        )
+    for name, own in {"clip_norm": job.scale["clip_norm"], "divisor": job.scale["divisor"], **sizes}.items():
+        stated = getattr(calibration, name, None)
+        if own != stated:
+            message = f"the calibration is for {name}={stated}, but the job has {own}; calibrate with {name}={own}"
+            raise InvalidParameter(message, field=name)
+    return calibration

@@ -10,8 +10,9 @@ from factorize.accounting.loss_laws import PoissonLaw
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.participation import Participation
+from factorize.privacy import Calibration
 from factorize.privacy.question import Question, SamplingOptions, level_of
-from factorize.samplings.base import CodeNumbers, Drawn, Sampling
+from factorize.samplings.base import CodeNumbers, Drawn, Sampling, check_given
 from factorize.samplings.first_steps import leading_block
 from factorize.structures.base import Matrix
 from factorize.training.job import Source, TrainingJob
@@ -91,8 +92,13 @@ class CyclicPoissonSampling(Sampling):
         single = self.even or source.bands is None or source.bands == 1
         source = self.ask_for_best(source, job, steps)
         factors = source.find(steps, {"kind": "single"} if single else {"kind": "min_sep", "min_sep": source.bands})
-        asked = SamplingOptions(dataset_size=examples, batch_size=batching.size, **job.scale)
-        calibration = self.calibrate(factors, job.target, asked)
+        calibration: Calibration
+        if job.noise.calibration is None:
+            asked = SamplingOptions(dataset_size=examples, batch_size=batching.size, **job.scale)
+            calibration = self.calibrate(factors, job.target, asked)
+        else:
+            sizes = {"dataset_size": examples, "batch_size": batching.size}
+            calibration = check_given(job, job.noise.calibration, job.privacy.delta, **sizes)
         seed = int.from_bytes(job.noise.order_key(factors.digest), "little")
         order = self.order(examples, calibration, steps=steps, seed=seed)
         order.check(calibration.sensitivity.participation, factors.steps)

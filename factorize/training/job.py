@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors
-from factorize.numbers.scalars import whole_number
+from factorize.numbers.scalars import check_choice, whole_number
 from factorize.privacy import Calibration, PrivacyTarget
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.auditor import numbered_users
@@ -32,6 +33,15 @@ class Source(ABC):
     workload: Callable[[int], dict[str, Any]]
     memory: int | None = None
     bands: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InvalidParameter for bands that take more memory than there is, and for what is no number."""
+        for name, value, low in (("memory", self.memory, 0), ("bands", self.bands, 1)):
+            if value is not None:
+                whole_number(name, value, low=low)
+        if self.memory is not None and self.bands is not None and self.bands > self.memory + 1:
+            message = f"bands={self.bands} keep {self.bands - 1} vectors of noise state, and memory={self.memory}"
+            raise InvalidParameter(f"{message}; leave one of them out", field="memory")
 
     @property
     def automatic(self) -> bool:
@@ -106,7 +116,9 @@ class JobBatching:
     ranks: int = 1
 
     def __post_init__(self) -> None:
-        """Take numbers of numpy as Python's, which JSON knows; raise InvalidParameter where one is not whole."""
+        """Take numbers of numpy as Python's, which JSON knows; raise InvalidParameter for what is no setting."""
+        check_choice("remainder", self.remainder, ("drop", "pad"))
+        check_choice("overflow", self.overflow, ("abort", "unlimited"))
         object.__setattr__(self, "size", whole_number("batch_size", self.size))
         object.__setattr__(self, "epochs", whole_number("epochs", self.epochs))
         object.__setattr__(self, "order_seed", whole_number("order_seed", self.order_seed, low=0))

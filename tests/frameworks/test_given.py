@@ -89,8 +89,8 @@ def test_loaders_that_choose_for_themselves_are_refused(name: str) -> None:
     [
         ({"loader": DataLoader(data(), SIZE), "batch_size": SIZE + 1}, "batch_size=9 differs from the loader's 8"),
         ({"loader": DataLoader(data(), SIZE, drop_last=True), "remainder": "pad"}, "drop_last=True"),
-        ({"grad_sample_mode": "ew"}, "use hooks or functorch or streamed"),
-        ({"grad_sample_mode": "ghost"}, "use hooks or functorch or streamed"),
+        ({"grad_sample_mode": "ew"}, "is not one of hooks, functorch, streamed"),
+        ({"grad_sample_mode": "ghost"}, "is not one of hooks, functorch, streamed"),
         ({"seed": 42}, "seed=42"),
         ({"seed": SECRET, "order_seed": SECRET}, "public seed"),
     ],

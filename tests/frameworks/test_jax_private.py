@@ -103,6 +103,20 @@ def one_by_one(weights: jax.Array, batch: np.ndarray) -> np.ndarray:
     return total
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"loss": "mean"}, "loss=mean is no function"),
+        ({"workload": lambda n: {"kind": "prefix", "n": n}}, "is for 'auto', but a factorization or a spec was given"),
+        ({"remainder": "keep"}, "remainder='keep' is not one of drop, pad"),
+        ({"users": 3}, "a list with one string, number or tuple for each example"),
+    ],
+)
+def test_settings_that_would_mean_nothing(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidParameter, match=said):
+        fixed(**settings)
+
+
 class TestGradients:
     indices, mask = np.arange(6).reshape(2, 3), np.array([[True] * 3, [True, True, False]])
 

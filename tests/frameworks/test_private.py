@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import re
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -299,6 +300,27 @@ class TestRefusals:
         with pytest.raises(InvalidParameter, match=wrong):
             private(model=model)
 
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({"loss_reduction": "Mean"}, "loss_reduction='Mean' is not one of mean, sum"),
+            ({"batch_first": "no"}, "batch_first=no is neither True nor False"),
+            ({"overflow": "unlimted"}, "overflow='unlimted' is not one of abort, unlimited"),
+            ({"remainder": "keep"}, "remainder='keep' is not one of drop, pad"),
+            ({"generator": ""}, "generator='' is not one of torch, sfc64, shake128"),
+            ({"memory_bytes": "1 GB"}, "memory_bytes='1 GB' is not an integer"),
+            ({"users": 3}, "a list with one string, number or tuple for each example"),
+            ({"whole": 3}, "whole=3 is no list"),
+            ({"bands": 3}, f"bands=3, but C of the given factorization has {N}; leave bands out"),
+            ({"spec": "auto", "bands": 4, "memory": 2}, "bands=4 keep 3 vectors of noise state, and memory=2"),
+            ({"sampling": "balls_in_bins", "remainder": "pad"}, "remainder='pad' is for a fixed order"),
+            ({"spec": "auto", "sampling": "random_allocation", "bands": 3}, "random_allocation needs a C of 1"),
+        ],
+    )
+    def test_settings_that_would_mean_something_else(self, settings, said):
+        with pytest.raises(InvalidParameter, match=re.escape(said)):
+            private(**settings)
+
     def test_a_calibration_that_counts_on_sampling_without_an_auditor(self):
         made = private(handmade(ToeplitzMatrix(np.array([1.0, 0.4]), N)), sampling="cyclic_poisson", bands=2)
         plain = made.optimizer.original_optimizer
@@ -411,6 +433,25 @@ class TestCyclicPoisson:
         source.save(tmp_path / "c.safetensors")
         report = check_receipt((tmp_path / "receipt.json").read_bytes(), [(tmp_path / "c.safetensors").read_bytes()])
         assert report.supported, report.failed
+
+    def test_b_min_sep_takes_the_calibration_of_an_earlier_start(self):
+        """Its samples, and so its sigma, may differ on another machine."""
+        spec = {"workload": {"kind": "prefix", "n": N}, "mechanism": {"kind": "banded", "bands": 2}}
+        source = solve(parse_spec(spec | {"participation": {"kind": "min_sep", "min_sep": 2}}))
+        first = private(source, sampling="b_min_sep")
+        kept = pickle.loads(pickle.dumps(first.statement.calibration))
+        first.optimizer.close()
+        again = private(source, sampling="b_min_sep", calibration=kept)
+        assert again.statement.calibration is kept
+        again.optimizer.close()
+        for options, said in (
+            ({"epsilon": 3.9}, "the calibration is for .* but the target, .* calibrate for that"),
+            ({"clip_norm": 1.0}, "for clip_norm=0.7, but the job has 1.0"),
+            ({"batch_size": SIZE - 1}, "for (divisor|batch_size)=8, but the job has 7"),
+            ({"calibration": 1.0}, "a bare float"),
+        ):
+            with pytest.raises(InvalidParameter, match=said):
+                private(source, **{"sampling": "b_min_sep", "calibration": kept, **options})
 
     @pytest.mark.parametrize("sampling", ["cyclic_poisson", "b_min_sep"])
     def test_refuses_what_is_not_banded(self, sampling):

@@ -320,6 +320,8 @@ def find_modules(model: torch.nn.Module, names: Sequence[str]) -> list[torch.nn.
     Raises:
         InvalidParameter: there is none of a name.
     """
+    if not isinstance(names, Iterable):
+        raise InvalidParameter(f"whole={str(names)[:20]} is no list; give a list of names of modules", field="whole")
     modules = {name.removeprefix("module."): each for name, each in model.named_modules()}
     unknown = [str(each)[:80] for each in names if each not in modules]
     if isinstance(names, str) or unknown:
