@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from factorize.factors import Factors
 from factorize.factors.sensitivity import Sensitivity
 from factorize.format.manifest import CertifiedFactors, Manifest
 from factorize.spec import Spec, parse_spec
@@ -47,6 +48,8 @@ class Handmade(CertifiedFactors):
 
     def opened(self) -> Handmade:
         return self
+
+    calibrate = Factors.calibrate  # as an opened factorization has it
 
 
 def handmade(strategy: Any, participation: dict[str, Any] | None = None, *, value: float = 1.0) -> Handmade:
