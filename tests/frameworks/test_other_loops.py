@@ -213,6 +213,20 @@ class TestCounts:
             made.optimizer.close()
 
 
+def test_a_loop_that_nobody_rehearses_moves_no_weights_before_its_step() -> None:
+    """By gradients of examples, which have no noise."""
+    made = private(loss=alone)
+    x, y = next(iter(made.loader))
+    LOSS(made.model(x), y).backward()
+    with torch.no_grad():
+        for parameter in made.model.parameters():
+            parameter -= 0.1 * parameter.grad_sample.mean(0)
+    with pytest.raises(InvalidParameter, match=r"loop before step\(\), changes the parameter 0.weight"):
+        made.optimizer.step()
+    assert made.optimizer.noise.step == 0
+    made.optimizer.close()
+
+
 class TestAnInterruptedPass:
     """A notebook's cell that Ctrl-C ends, and that runs again: nothing was released of the step that was not taken."""
 

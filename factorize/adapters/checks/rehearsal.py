@@ -365,6 +365,7 @@ class Rehearsal:
             return
         rows = GradientRows.of(samples)
         examined = self._passes.alike and self._part is not None and self._part.on_all_ranks
+        self.fault = self.fault or difference_of_weights(self._sizes, sizes_of(self._model))  # a loop that none saw
         self.fault = self.fault or self._passes.difference_of_gradients(rows, counted, clip_norm, examined=examined)
         if rows.norms.count_nonzero():  # gradients of zero prove nothing
             self._seen = self._rehearsed
