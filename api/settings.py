@@ -2,6 +2,7 @@
 
 import os
 import tomllib
+from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from factorize.client.connection import is_loopback
@@ -248,9 +250,21 @@ def _refuse_unknown_variables() -> None:
     """Refuse a variable that nothing reads, which may be a misspelt one that asks for keys."""
     known = OTHER_VARIABLES | {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
     for name in sorted(name for name in map(str.upper, os.environ) if name.startswith(PREFIX) and name not in known):
-        near = get_close_matches(name, known, 1)
-        remedy = f"did you mean {near[0]}?" if near else "docs/http.md lists the settings"
-        raise InvalidParameter(f"there is no setting {name}; unset it ({remedy})", field=name)
+        raise InvalidParameter(_tell_unknown(name, known, "unset it"), field=name)
+
+
+def _tell_unknown(name: str, known: Iterable[str], remedy: str) -> str:
+    near = get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}?" if near else "docs/http.md lists the settings"
+    return f"there is no setting {name}; {remedy} ({hint})"
+
+
+def _describe(violation: ErrorDetails) -> str:
+    name = ".".join(map(str, violation["loc"]))
+    if violation["type"] == "extra_forbidden" and name.isidentifier():
+        return _tell_unknown(name, Settings.model_fields, f"remove it from {config_file()}")
+    text = describe_violation(violation)
+    return f"setting {name}: {text}" if name else text
 
 
 def load_settings(**fields: Any) -> Settings:
@@ -266,8 +280,6 @@ def load_settings(**fields: Any) -> Settings:
     try:
         return Settings(**{name: value for name, value in fields.items() if value is not None})
     except ValidationError as error:
-        named = [(".".join(map(str, one["loc"])), describe_violation(one)) for one in error.errors(include_url=False)]
-        sentences = (f"setting {name}: {text}" if name else text for name, text in named)
-        raise InvalidParameter("; ".join(sentences)) from None
+        raise InvalidParameter("; ".join(map(_describe, error.errors(include_url=False)))) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidParameter(f"{config_file()} is not TOML: {error}", field=CONFIG_VARIABLE) from None

@@ -143,6 +143,11 @@ def test_loopback_needs_no_permission(host: str) -> None:
 
 
 def test_a_file_with_an_unknown_field_or_no_toml(tmp_path: Path) -> None:
+    (tmp_path / "factorize.toml").write_text("require_key = true")
+    with pytest.raises(
+        InvalidParameter, match=r"no setting require_key; remove it from .*toml \(did you mean require_"
+    ):
+        load_settings()
     (tmp_path / "factorize.toml").write_text("colour = 'red'")
     with pytest.raises(InvalidParameter, match="colour"):
         load_settings()
