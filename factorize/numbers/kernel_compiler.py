@@ -9,6 +9,7 @@ copy arrays by loops: ``out[...] = source`` takes ten seconds to compile, for th
 """
 
 import gc
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, cast
@@ -34,7 +35,8 @@ def compile_late(function: Callable[..., object], **options: object) -> Any:
         dispatcher = cast(Any, numba.njit)(nogil=True, no_cfunc_wrapper=True, _nrt=False, **options)(function)
     finally:
         settings.DISABLE_JIT = disabled
-    dispatcher._cache = KernelCache(function)
+    if os.path.exists(function.__code__.co_filename):  # In a zipped application numba has no date to compare.
+        dispatcher._cache = KernelCache(function)
     return dispatcher
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
-from pathlib import Path
+from importlib.resources import files
 
 import numpy as np
 
@@ -225,7 +225,7 @@ BINS = (8, 32, 128, 512)
 EPOCHS = (1, 4, 16)
 EPSILONS = (0.5, 2.0, 8.0)
 DELTA = 1e-6
-TABLE = Path(__file__).with_name("starting_taps.json")
+TABLE = files(__package__) / "starting_taps.json"
 
 
 def starting_taps(buffers: int, bins: int, epochs: int, epsilon: float) -> Array | None:

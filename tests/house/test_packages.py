@@ -61,6 +61,20 @@ def test_any_archive_gives_the_whole(how: str, built: Path, tmp_path: Path) -> N
         solve_beside_packages_of_a_user(site)
 
 
+def test_a_wheel_runs_without_being_unpacked(built: Path) -> None:
+    (wheel,) = built.glob("factorize-*.whl")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from factorize.numbers.kernel_compiler import compile_late\n"
+        "from factorize.numbers.scalars import root_above\n"
+        "from factorize.solvers.amplified.families import TABLE\n"
+        "compile_late(root_above)\n"  # does not compile before it is called
+        "print(root_above.__code__.co_filename.startswith(sys.argv[1]), len(TABLE.read_bytes()) > 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(wheel)], cwd=built, capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
 def test_half_a_checkout_is_refused(built: Path, tmp_path: Path) -> None:
     sources = checkout("sdist", tmp_path / "sources", built)
     (sources / "solvers").rename(tmp_path / "solvers")
