@@ -11,6 +11,6 @@ for name in scheduler worker service; do
   openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj "/CN=$name" -keyout "$name.key" -out "$name.csr" 2>/dev/null
   openssl x509 -req -in "$name.csr" -CA ca.crt -CAkey ca.key -CAcreateserial -days 825 -out "$name.crt" 2>/dev/null
   rm "$name.csr"
-  chmod 644 "$name.key"  # a container's user reads it; the folder keeps everybody else out
+  chmod 644 "$name.key" "$name.crt"  # a container's user reads them; the folder keeps everybody else out
 done
 chmod 644 ca.crt

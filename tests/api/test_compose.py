@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,13 @@ def test_the_profile_has_the_whole_topology(compose: dict[str, Any]) -> None:
     (job,) = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text())["scrape_configs"]
     assert {target.partition(":")[0] for target in job["static_configs"][0]["targets"]} == {"api-1", "api-2"}
     assert job["authorization"]["credentials_file"] == "/run/secrets/metrics_key"
+
+
+def test_the_user_of_the_containers_reads_the_certificates(compose: dict[str, Any], tmp_path: Path) -> None:
+    subprocess.run(["sh", str(ROOT / "deploy" / "certificates.sh"), "tls"], check=True, cwd=tmp_path)
+    files = [tmp_path / one["file"] for one in compose["secrets"].values() if "file" in one]
+    assert len(files) == 7 and all(path.stat().st_mode & 0o777 == 0o644 for path in files)
+    assert (tmp_path / "tls" / "ca.key").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("name", ["api-1", "api-2", "worker"])
