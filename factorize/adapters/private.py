@@ -26,8 +26,7 @@ from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.opacus_ranks import ReplicatedOptimizer
 from factorize.adapters.ranks.agreement import agree, own_rank, refuse_other_ranks, world_size
 from factorize.adapters.torch import TorchNoiseOptions, default_generator
-from factorize.errors import InvalidParameter
-from factorize.numbers.scalars import check_choice
+from factorize.numbers.scalars import check_choice, check_type
 from factorize.privacy import Calibration
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
@@ -152,9 +151,7 @@ def make_private(
     """
     check_choice("grad_sample_mode", grad_sample_mode, GRAD_SAMPLE_MODES)
     check_choice("loss_reduction", loss_reduction, ("mean", "sum"))
-    if not isinstance(batch_first, bool):
-        message = f"batch_first={str(batch_first)[:20]} is neither True nor False; give one of them"
-        raise InvalidParameter(message, field="batch_first")
+    check_type("batch_first", batch_first, bool, remedy="give True or False")
     optimizer = as_one(optimizer)
     ranks = world_size() if isinstance(model, DifferentiallyPrivateDistributedDataParallel) else 1
     refuse_other_ranks(ranks)

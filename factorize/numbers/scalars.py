@@ -1,4 +1,4 @@
-"""Single numbers, checked when they come from outside, and rounded towards safety."""
+"""Single values, checked when they come from outside, and numbers rounded towards safety."""
 
 import math
 from collections.abc import Collection, Iterator
@@ -14,7 +14,7 @@ MAX_STEPS = 100_000_000
 MIN_SCALE, MAX_SCALE = 1e-30, 1e30
 """The limits of clip norms and of sigma: noise is float32, and norms of clipped vectors are sums of squares."""
 
-Text = TypeVar("Text")
+Given = TypeVar("Given")
 
 
 def finite_real(name: str, value: object, *, low: float = 0.0, strict: bool = True, remedy: str) -> float:
@@ -51,11 +51,18 @@ def whole_number(name: str, value: object, *, low: int = 1, high: int | None = N
     return number
 
 
-def check_choice(name: str, value: Text, known: Collection[str]) -> Text:
+def check_choice(name: str, value: Given, known: Collection[str]) -> Given:
     """Return one of the known texts; raise InvalidParameter for anything else."""
     if not isinstance(value, str) or value not in known:
         raise InvalidParameter(f"{name}={str(value)[:20]!r} is not one of {', '.join(known)}", field=name)
     return value
+
+
+def check_type(name: str, value: object, kind: type, *, remedy: str) -> None:
+    """Raise InvalidParameter for a value that is not of a type."""
+    if not isinstance(value, kind):
+        message = f"{name}={str(value)[:20]!r} is of type {type(value).__name__}, not {kind.__name__}; {remedy}"
+        raise InvalidParameter(message, field=name)
 
 
 def within_scale(name: str, value: float) -> float:

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 from factorize.encoding import JsonObject, canonical_json, json_digest
 from factorize.errors import InvalidParameter, MalformedJson
 from factorize.format.files import replace_file
+from factorize.format.manifest import certified
 from factorize.format.quantities import ClaimRefused
 from factorize.format.receipts import (
     CALIBRATION,
+    GENERATORS,
     MOMENTS,
     SAMPLING_SHAPES,
     SCHEMA,
@@ -29,16 +31,16 @@ from factorize.format.receipts import (
     steps_of,
 )
 from factorize.numbers.gaussian import mu_by_name
-from factorize.numbers.scalars import whole_number
+from factorize.numbers.scalars import check_choice, check_type, whole_number
 from factorize.privacy import check_own
 from factorize.privacy.selection import BestOf
+from factorize.training.auditor import Auditor
 from factorize.training.released_weights import model_digest
 from factorize.training.run_lock import RunLock, real_path
+from factorize.training.statement import PrivacyStatement
 
 if TYPE_CHECKING:
     from factorize.format.manifest import CertifiedFactors
-    from factorize.training.auditor import Auditor
-    from factorize.training.statement import PrivacyStatement
 
 _STATED_FIELDS = {"sampling"}.union(CALIBRATION, *SAMPLING_SHAPES.values(), MOMENTS)
 
@@ -75,7 +77,9 @@ class Receipt:
         trials: int | BestOf = 1,
         unpublished: bool = False,
     ) -> None:
-        self.path, self.unpublished = real_path(path), unpublished
+        self.path = real_path(path)
+        check_type("unpublished", unpublished, bool, remedy="give True or False")
+        self.unpublished = unpublished
         self.others = mu_by_name(others)
         if not isinstance(trials, BestOf):
             whole_number("trials", trials, remedy="give the number of runs, or BestOf(mean)")
@@ -117,12 +121,21 @@ class Receipt:
                 recognised.
 
         Raises:
-            InvalidParameter: the file holds the receipt of another run, a closed one, or none; another process writes
-                it; the statement is of other factors, or states other runs than the receipt; the auditor lets other
-                batches pass than those that the calibration counts on; or no receipt states such a run, because it has
-                no epsilon, for example, or is about users while the auditor counts examples.
+            InvalidParameter: an argument has another type; the file holds the receipt of another run, a closed one, or
+                none; another process writes it; the statement is of other factors, or states other runs than the
+                receipt; the auditor lets other batches pass than those that the calibration counts on; or no receipt
+                states such a run, because it has no epsilon, for example, or is about users while the auditor counts
+                examples.
             OSError: the file cannot be read or written.
         """
+        check_type("statement", statement, PrivacyStatement, remedy="give the statement of the run")
+        check_type("auditor", auditor, Auditor, remedy="give the auditor of the run's batches")
+        check_choice("generator", generator, GENERATORS)
+        check_choice("dtype", dtype, ("float32", "float64"))
+        check_type("commitments", commitments, Sequence, remedy="give the commitment of each noise in a list")
+        check_type("factors", factors, Sequence, remedy="give the factors of C in a list")
+        for each in factors:
+            certified(each)
         if statement.unit != auditor.unit or (statement.unit == "user") != (statement.users is not None):
             message = (
                 f"the statement protects one {statement.unit} (users={statement.users}), but the auditor counts "

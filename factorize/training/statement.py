@@ -7,11 +7,11 @@ from typing import Any, Literal, get_args
 
 from factorize.accounting.joint_moments import JointMoments
 from factorize.errors import InvalidParameter
-from factorize.format.manifest import CertifiedFactors
+from factorize.format.manifest import CertifiedFactors, certified
 from factorize.format.quantities import at_least, at_most
 from factorize.numbers.gaussian import compose_mu, gaussian_epsilon, mu_by_name
-from factorize.numbers.scalars import check_choice, double_above, finite_real, root_above, whole_number
-from factorize.privacy import Calibration
+from factorize.numbers.scalars import check_choice, check_type, double_above, finite_real, root_above, whole_number
+from factorize.privacy import Calibration, check_kind
 from factorize.privacy.selection import BestOf
 from factorize.training.stopped_run import epsilon_of_first_steps
 
@@ -78,15 +78,27 @@ class PrivacyStatement:
         Numbers of numpy become Python's, which JSON knows.
 
         Raises:
-            InvalidParameter: a number of steps, examples, users or ranks is not whole; the way to look at the loss is
-                unknown; the sampling is not the calibration's; delta of the capacity is no number >= 0; or there are
-                other releases, but no mu or no delta.
+            InvalidParameter: a field has another type or unit; the digest is not that of the factors; a number of
+                steps, examples, users or ranks is not whole; the way to look at the loss is unknown; the sampling is
+                not the calibration's; delta of the capacity is no number >= 0; or there are other releases, but no mu
+                or no delta.
         """
+        check_kind(self.calibration)
+        check_choice("unit", self.unit, ("example", "user"))
+        check_type("replaced", self.replaced, tuple, remedy="give a tuple of sentences")
+        check_type("digest", self.digest, str, remedy="give factors.digest")
+        check_type("sampling", self.sampling, str, remedy="give calibration.sampling")
+        if self.moments is not None:
+            check_type("moments", self.moments, JointMoments, remedy="give the result of calibrate_moments")
+        if self.factors is not None and certified(self.factors).digest != self.digest:
+            message = f"the factors are {self.factors.digest}, but digest={str(self.digest)[:64]}; give factors.digest"
+            raise InvalidParameter(message, field="digest")
         for name in ("steps", "examples", "used", "ranks", *(["users"] if self.users is not None else [])):
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         check_choice("loss", self.loss, get_args(LossCheck))
         remedy = "give what the capacity of batches adds to delta"
-        finite_real("overflow_delta", self.overflow_delta, strict=False, remedy=remedy)
+        overflow = finite_real("overflow_delta", self.overflow_delta, strict=False, remedy=remedy)
+        object.__setattr__(self, "overflow_delta", overflow)
         if not isinstance(self.trials, BestOf):
             whole_number("trials", self.trials, remedy="give the number of runs, or BestOf(mean)")
         others, search = self.composed, isinstance(self.trials, BestOf)

@@ -7,6 +7,7 @@ from typing import Any
 from factorize.errors import InvalidParameter, UnsupportedProblem, extras_named
 from factorize.format.manifest import certified
 from factorize.numbers.gaussian import check_delta
+from factorize.numbers.scalars import whole_number
 
 
 @extras_named("the epsilon of a run that stops early")
@@ -44,7 +45,7 @@ def epsilon_of_first_steps(
                 "give a larger one",
                 field="delta",
             )
-    if steps == 0:
+    if whole_number("steps", steps, low=0) == 0:
         return 0.0
     options = {
         name: noise[name] for name in ("clip_norm", "adjacency", "bins", "dataset_size", "batch_size") if name in noise

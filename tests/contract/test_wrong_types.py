@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from factorize.privacy import Calibration
 from factorize.training.auditor import ParticipationAuditor
 from factorize.training.bins_audit import BinsAuditor
 from factorize.training.orders import balls_in_bins, fixed_order, min_sep_order, random_allocation, take_turns
+from factorize.training.receipt import Receipt
 from factorize.training.sampling import CyclicPoisson
+from factorize.training.statement import PrivacyStatement
 
 WRONG = [
     "ab",
@@ -77,6 +80,19 @@ def draw_poisson(examples: Any, steps: Any, seed: Any) -> None:
     CyclicPoisson(examples, calibration, steps=steps, seed=seed)
 
 
+def make_statement(**given: Any) -> PrivacyStatement:
+    own = {"calibration": scale(), "digest": factors().digest, "factors": factors(), "sampling": "fixed"}
+    return PrivacyStatement(**{**own, "steps": 16, "examples": 80, "used": 80, "unit": "example", **given})
+
+
+def begin_receipt(unpublished: Any = False, **given: Any) -> None:
+    with TemporaryDirectory() as folder:
+        receipt = Receipt(f"{folder}/receipt.json", unpublished=unpublished)
+        own = {"statement": make_statement(), "factors": [factors()], "generator": "sfc64", "dtype": "float32"}
+        receipt.begin(**{**own, "auditor": ParticipationAuditor.of(scale(), 16), **given})
+        receipt.close()
+
+
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "calibrate": (lambda **given: factors().calibrate(**given), {"epsilon": 2.0, "delta": 1e-6, "divisor": 8}),
     "rows": (lambda **given: factors().rows(**given), {"matrix": "C", "start": 0, "stop": 2}),
@@ -98,6 +114,15 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "balls_in_bins": (balls_in_bins, {"examples": 80, "bins": 8, "epochs": 4, "secret_key": KEY, "physical_batch": 16}),
     "random_allocation": (random_allocation, {"examples": 80, "bins": 8, "epochs": 4, "secret_key": KEY}),
     "CyclicPoisson": (draw_poisson, {"examples": 80, "steps": 16, "seed": SEED}),
+    "a statement": (
+        make_statement,
+        {"calibration": scale, "digest": lambda: factors().digest, "unit": "example", "steps": 16, "replaced": ()},
+    ),
+    "the factors of a statement": (make_statement, {"factors": factors, "sampling": "fixed", "loss": "rehearsed"}),
+    "a statement of a run that stops": (lambda **given: make_statement().epsilon_so_far(**given), {"steps": 4}),
+    "a receipt": (begin_receipt, {"statement": make_statement, "factors": lambda: [factors()], "unpublished": False}),
+    "the noise of a receipt": (begin_receipt, {"generator": "sfc64", "dtype": "float32", "commitments": ()}),
+    "the auditor of a receipt": (begin_receipt, {"auditor": lambda: ParticipationAuditor.of(scale(), 16)}),
     "an auditor": (ParticipationAuditor.of, {"calibration": scale, "steps": 16}),
 }
 
@@ -109,7 +134,7 @@ def test_an_argument_of_a_wrong_type_is_refused(call: str) -> None:
     if "state" not in right:
         function(**right)
     fits: dict[str, tuple[type, ...]] = {"users": (list, tuple, str, bytes, np.ndarray), "shape": (list, tuple)}
-    fits |= {"epsilon": (float, np.floating)}
+    fits |= {"epsilon": (float, np.floating), "replaced": (tuple,), "commitments": (list,)}
     for name in right:
         for wrong in WRONG:
             if not isinstance(wrong, fits.get(name, ())):

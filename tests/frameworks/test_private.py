@@ -304,7 +304,7 @@ class TestRefusals:
         ("settings", "said"),
         [
             ({"loss_reduction": "Mean"}, "loss_reduction='Mean' is not one of mean, sum"),
-            ({"batch_first": "no"}, "batch_first=no is neither True nor False"),
+            ({"batch_first": "no"}, "batch_first='no' is of type str, not bool"),
             ({"overflow": "unlimted"}, "overflow='unlimted' is not one of abort, unlimited"),
             ({"remainder": "keep"}, "remainder='keep' is not one of drop, pad"),
             ({"generator": ""}, "generator='' is not one of torch, sfc64, shake128"),
