@@ -110,10 +110,13 @@ def test_a_sigma_and_a_sensitivity_in_fewer_digits_are_no_smaller(view: Watched)
     told = "both => import('/page/certificate.js').then(module => module.sentences(...both))"
     sentences = view.page.evaluate(told, [certificate, spec])
     assert "by at most 2.00001 times the clip norm" in sentences[0] and "below 1.9999999 (" in sentences[2]
+    endless = {**certificate, "lower_bound": None, "loss": {"rmse": None, "objective": None}}
+    assert not [text for text in view.page.evaluate(told, [endless, spec]) if "unknown" in text]
 
 
 def test_what_is_wrong_stands_at_its_field(view: Watched) -> None:
     view.go("compose")
+    view.page.wait_for_selector("text=; the page Recommend finds a mechanism")
     field = view.page.get_by_label("n", exact=True)
     field.fill("0")
     view.page.wait_for_selector("[aria-invalid=true]")

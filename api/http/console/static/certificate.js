@@ -38,6 +38,7 @@ function errors({ rmse, max_error, last_iterate }) {
 }
 
 function bounded({ lower_bound, class_lower_bound, relative_gap, loss }, spec) {
+  if (loss.objective === null) return null; // without a last step there is nothing to bound
   const objective = part(spec.objective);
   if (!lower_bound) {
     const within = class_lower_bound ? ` No matrix of its class is below ${floored(class_lower_bound.objective, 8)} ("${class_lower_bound.rule}").` : "";

@@ -80,7 +80,7 @@ class Understood {
     this.go.textContent = known ? "Show the result" : "Solve";
     this.shown.replaceChildren(
       el("p", {}, summary(spec)),
-      ...notes.map((text) => el("p", { class: "hint" }, `Note: ${text}.`)),
+      ...notes.map((text) => el("p", { class: "hint" }, `Note: ${text.replace("POST /v1/recommend with a memory", "the page Recommend")}.`)),
       terms([
         ["spec digest", el("code", { class: "digest" }, spec_digest)],
         ["known", known ? "yes, it is stored" : "no, it has to be solved"],
