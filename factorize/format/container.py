@@ -164,6 +164,8 @@ def _extents(header: dict[str, Any], start: int, size: int) -> dict[str, Extent]
             raise CorruptObject(f"tensor {name[:60]!r} does not follow the one before it with the bytes that it states")
         extents[name] = Extent(kind, tuple(entry["shape"]), end)
         end += length
+    if end > size:
+        raise CorruptObject(f"its last {end - size} bytes are missing; copy or download it again")
     if end != size:
         raise CorruptObject(f"{size - end} of its bytes belong to no tensor")
     return extents

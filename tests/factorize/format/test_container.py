@@ -137,7 +137,7 @@ NONE = {
     "single stated as double": (raw({"a": entry([2], 0, 8, "F64")}, bytes(8)), "'a' does not follow"),
     "no numbers": (raw({"a": entry([0], 0, 0)}), "'a' does not follow"),
     "bytes of none": (raw({"a": entry([1], 0, 8)}, bytes(11)), "3 of its bytes belong to no tensor"),
-    "bytes that are missing": (raw({"a": entry([1], 0, 8)}, bytes(7)), "-1 of its bytes belong to no tensor"),
+    "bytes that are missing": (raw({"a": entry([1], 0, 8)}, bytes(7)), "its last 1 bytes are missing; copy or download it again"),
 }  # fmt: skip
 
 
