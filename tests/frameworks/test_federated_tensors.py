@@ -1,4 +1,4 @@
-"""Rounds of a server whose model and updates are tensors of torch."""
+"""Rounds of a server whose model and updates are tensors of torch, or arrays of JAX."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jax import numpy as jnp
 
 from factorize import Spec, solvers
 from factorize.adapters.federated import FederatedRounds
@@ -19,8 +20,15 @@ def test_tensors_with_gradients_or_of_bfloat16_count_as_their_numbers(tmp_path: 
     layer = torch.nn.Linear(3, 2)
     plain = [parameter.detach().numpy() for parameter in layer.parameters()]
     narrow = [parameter.detach().bfloat16() for parameter in layer.parameters()]
+    of_jax = [jnp.asarray(array, jnp.bfloat16) for array in plain]
     for i, (model, update) in enumerate(
-        ((layer.parameters(), [*layer.parameters()]), (plain, plain), (narrow, narrow), (plain, [*map(rounded, plain)]))
+        (
+            (layer.parameters(), [*layer.parameters()]),
+            (plain, plain),
+            (narrow, narrow),
+            (plain, [*map(rounded, plain)]),
+            (of_jax, of_jax),
+        )
     ):
         rounds = FederatedRounds(
             tmp_path / str(i),
@@ -37,7 +45,7 @@ def test_tensors_with_gradients_or_of_bfloat16_count_as_their_numbers(tmp_path: 
         released.append(np.concatenate([part.ravel() for part in rounds.close(update)]).tobytes())
         rounds._noise.close()  # the same noise once more, for this test alone
         rounds.stop()
-    assert released[0] == released[1] != released[2] == released[3]
+    assert released[0] == released[1] != released[2] == released[3] == released[4]
 
 
 def rounded(array: np.ndarray) -> np.ndarray:

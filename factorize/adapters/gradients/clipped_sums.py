@@ -88,10 +88,11 @@ def shrink_for_float32(examples: int) -> float:
 
 
 def host_array(part: object) -> np.ndarray:
-    """Return an array of numpy; a tensor of torch may have a gradient, or bfloat16, which numpy does not know."""
+    """Return an array of numpy, which does not know bfloat16; a tensor of torch may have a gradient."""
     detach = getattr(part, "detach", None)
     if detach is None:
-        return np.asarray(part)
+        array = np.asarray(part)
+        return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
     tensor = detach().cpu()
     return np.asarray(tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor)
 
