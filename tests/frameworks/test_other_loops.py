@@ -227,6 +227,25 @@ def test_a_loop_that_nobody_rehearses_moves_no_weights_before_its_step() -> None
     made.optimizer.close()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            lambda model, x, y: LOSS(model(x[:4]), y[:4]),
+            "gradients of 4 examples, but its batch has 8; call the model on",
+        ),
+        (lambda model, x, y: 8 * LOSS(model(x), y), "as loss= has to compute the loss of your loop"),
+    ],
+)
+def test_a_loop_computes_the_loss_that_was_given_as_a_function(wrong: Callable[..., torch.Tensor], said: str) -> None:
+    made = private(loss=alone)
+    x, y = next(iter(made.loader))
+    wrong(made.model, x, y).backward()
+    with pytest.raises((InvalidParameter, InvalidParticipation), match=said):
+        made.optimizer.step()
+    made.optimizer.close()
+
+
 class TestAnInterruptedPass:
     """A notebook's cell that Ctrl-C ends, and that runs again: nothing was released of the step that was not taken."""
 

@@ -297,11 +297,7 @@ class Rehearsal:
         self.trained.check()
         named = self.trained.named()
         samples = example_rows(named, altered.rows)
-        if len(samples[0]) != altered.rows:
-            raise InvalidParticipation(
-                f"the step has gradients of {len(samples[0])} examples, but its batch has {altered.rows}; call the "
-                "model on each whole batch, and once for each view of it, and on no other example"
-            )
+        _refuse_other_rows(len(samples[0]), altered.rows)
         found = GradientRows.of(samples)
         self._still = part.randomness.still()
         self.fault = self.fault or difference_of_autograd(named, samples)
@@ -363,6 +359,8 @@ class Rehearsal:
         """Compare a step's gradients with those of the rehearsal, and keep a difference as `fault`."""
         if not self._passes.taken:
             return
+        if self.examples is not None and len(samples[0]) < self.examples:
+            _refuse_other_rows(len(samples[0]), self.examples)
         rows = GradientRows.of(samples)
         examined = self._passes.alike and self._part is not None and self._part.on_all_ranks
         self.fault = self.fault or difference_of_weights(self._sizes, sizes_of(self._model))  # a loop that none saw
@@ -385,6 +383,14 @@ class _Hook:
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         return type(self), ()
+
+
+def _refuse_other_rows(found: int, examples: int) -> None:
+    if found != examples:
+        raise InvalidParticipation(
+            f"the step has gradients of {found} examples, but its batch has {examples}; call the model on each whole "
+            "batch, and once for each view of it, and on no other example"
+        )
 
 
 def refuse_eval(model: torch.nn.Module, _: object, output: object) -> None:

@@ -33,8 +33,9 @@ SHARE_OF_LARGEST = 1e-3
 
 WAY_OUT = (
     "use one loss per example (reduction='none', without class weights that a mean divides by) and its mean over the "
-    "batch, no layer or loss that compares examples, and random numbers from global generators only; with "
-    "loss='not_looked_at' the job runs anyway, and its statement tells that"
+    "batch, no layer or loss that compares examples, and random numbers from global generators only; a function that "
+    "you give as loss= has to compute the loss of your loop; with loss='not_looked_at' the job runs anyway, and its "
+    "statement tells that"
 )
 
 
