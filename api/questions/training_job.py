@@ -272,7 +272,8 @@ def about(document: Mapping[str, Any]) -> JsonObject:
         InvalidParameter: something else is.
     """
     other = [name for name in document if name not in ("workload", "objective")]
-    if other or "n" in document.get("workload", {}):
+    workload = document.get("workload")
+    if other or (isinstance(workload, Mapping) and "n" in workload):
         other = other or ["n"]
         raise InvalidParameter(
             f"leave out {', '.join(other)}, which the job or the recommendation decides; give only a workload and an "

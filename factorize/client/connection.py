@@ -57,7 +57,7 @@ def address_of(url: str) -> SplitResult:
         InvalidParameter: the URL has another scheme, no host, or a query.
     """
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url if isinstance(url, str) else "")
         valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         parts, valid = urlsplit(""), False

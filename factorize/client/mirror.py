@@ -295,7 +295,7 @@ class Mirror(Service):
 
 def is_index(url: str | None) -> bool:
     """Return whether an address is that of a mirror's index."""
-    return url is not None and url.rstrip("/").endswith(f"/{INDEX}")
+    return isinstance(url, str) and url.rstrip("/").endswith(f"/{INDEX}")
 
 
 def mirror_of_environment(cache: FactorCache | None = None) -> Mirror | None:

@@ -377,7 +377,9 @@ class TestService:
                 Service(f"http://127.0.0.1:{other.getsockname()[1]}", timeout=600).status("0" * 64)
             speaker.join()
 
-    @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://h:99999", "http://h/?a=1"])
+    @pytest.mark.parametrize(
+        "url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://h:99999", "http://h/?a=1", 5]
+    )
     def test_what_is_no_address(self, url):
         with pytest.raises(InvalidParameter, match="address"):
             Service(url)
