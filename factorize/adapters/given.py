@@ -193,7 +193,7 @@ def refuse_other_clipping(optimizer: torch.optim.Optimizer, *, alone: bool) -> N
             "with grad_sample_mode='hooks' (one process, DDP), or clip yourself and use NoiseGenerator (fully_shard)",
             field="optimizer",
         )
-    sharded = any(is_sharded(p) for group in optimizer.param_groups for p in group["params"])
+    sharded = any(is_sharded(p) for group in getattr(optimizer, "param_groups", []) for p in group["params"])
     if alone and (sharded or hasattr(optimizer, "world_size")):
         raise InvalidParameter(
             f"{type(optimizer).__name__} is the optimizer of one of several ranks; use correlated_optimizer of "

@@ -35,6 +35,7 @@ from factorize.adapters.torch import NoiseGenerator, TorchNoiseOptions, with_arr
 from factorize.errors import InvalidParameter, InvalidParticipation
 from factorize.format.manifest import certified
 from factorize.noise.single_use import Secret
+from factorize.numbers.scalars import check_type
 from factorize.privacy import NOT_LOOKED_AT, Calibration, check_kind
 from factorize.training.auditor import Auditor
 from factorize.training.stopped_run import epsilon_of_first_steps
@@ -112,6 +113,8 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
         refuse_other_clipping(optimizer, alone=type(self) is CorrelatedOptimizer)
         if isinstance(optimizer, DPOptimizer):
             optimizer = optimizer.original_optimizer
+        if model is not None:
+            check_type("model", model, torch.nn.Module, remedy="give the model of the loop")
         check_optimizer(optimizer, model)
         if model is not None:
             hooks = [model.register_forward_hook(refuse_eval), *refuse_other_orders(model)]

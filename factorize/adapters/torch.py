@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack
 import numpy as np
 import torch
 
-from factorize.adapters.gradients.clipping import refuse_narrow
+from factorize.adapters.gradients.clipping import refuse_narrow, tensors_of
 from factorize.adapters.gradients.released_sums import ReleasedSums, noise_dtype, norm_of
 from factorize.adapters.ranks.agreement import agree, require_distributed
 from factorize.adapters.ranks.placements import ShardLayout, is_sharded, refuse_unknown_parts, values_sum
@@ -21,6 +21,7 @@ from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import certified
 from factorize.noise import generator as core
+from factorize.noise.checkpoints import refuse_other_types
 from factorize.noise.noise_kernels import add_noise
 from factorize.noise.normals import BLOCK
 from factorize.noise.single_use import Secret
@@ -98,7 +99,7 @@ class TorchNoiseGenerator(Secret):
         auditor: Auditor | Literal["not_looked_at"] | None = None,
         **options: Unpack[TorchNoiseOptions],
     ) -> None:
-        steps, tensors = certified(factors).steps, list(parameters)
+        steps, tensors = certified(factors).steps, tensors_of("parameters", parameters)
         self._auditor = check_kind(calibration).accept_auditor(auditor, steps)
         make = partial(self._make, factors, calibration, tensors, seed, shard, **options)
         if options.get("mesh") is None and not any(is_sharded(tensor) for tensor in tensors):
@@ -364,6 +365,7 @@ class TorchNoiseGenerator(Secret):
         if self._ranks:
             self._layout.restore(self._made, state)
         else:
+            refuse_other_types(state)
             self._made.load_state_dict(with_arrays(state))
 
     def close(self) -> None:

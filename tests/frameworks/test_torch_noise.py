@@ -9,6 +9,7 @@ from handmade import Handmade, handmade
 from structure_cases import NAMES, strategies
 
 from factorize.adapters import torch_engine
+from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.adapters.torch import NoiseGenerator
 from factorize.adapters.torch_engine import device_normals
 from factorize.client import even_shard
@@ -156,6 +157,28 @@ class TestReplay:
                 noise.load_state_dict({**state, **damage})
         with pytest.raises(InvalidParameter, match="outside"):
             noise.load_state_dict({**state, "step": N + 1})
+
+
+class TestTypes:
+    @pytest.mark.parametrize("wrong", [3, "weights", [np.zeros(3)], [("weight", torch.zeros(3))], [None]])
+    def test_what_is_no_tensor_is_refused(self, wrong):
+        made = factors("blt")
+        with pytest.raises(InvalidParameter, match="parameters have a .* among them; give tensors"):
+            NoiseGenerator(made, scale(made), wrong, seed=1 << 64)
+        noise = make(made)
+        with pytest.raises(InvalidParameter, match="sums have a .* among them; give tensors"):
+            noise.add_to_sum(wrong)
+        with pytest.raises(InvalidParameter, match="is no checkpoint"):
+            noise.load_state_dict(wrong)
+
+    @pytest.mark.parametrize("wrong", ["sgd", 3, None])
+    def test_what_is_no_optimizer_or_model_is_refused(self, wrong):
+        made = factors("blt")
+        with pytest.raises(InvalidParameter, match=f"the optimizer is a {type(wrong).__name__}"):
+            CorrelatedOptimizer(wrong, made, scale(made), seed=1 << 64)
+        optimizer = torch.optim.SGD(parameters(), lr=0.1)
+        with pytest.raises(InvalidParameter, match="model='net' is of type str"):
+            CorrelatedOptimizer(optimizer, made, scale(made), seed=1 << 64, model="net")
 
 
 class TestTensors:

@@ -11,7 +11,7 @@ losses of float64 are bounded, and the clip norm is smaller by as much (docs/not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -180,6 +180,16 @@ def _add_up(samples: Sequence[Rows], weights: _Weights, *, squared: bool = False
             for total, more in zip(totals, group, strict=True):
                 total += more
     return [total.view_as(total) for total in totals]
+
+
+def tensors_of(name: str, values: object) -> list[torch.Tensor]:
+    """Return tensors as a list; raise InvalidParameter for anything else, such as named parameters."""
+    listed = list(values) if isinstance(values, Iterable) else [values]
+    others = [type(each).__name__ for each in listed if not isinstance(each, torch.Tensor)]
+    if others:
+        message = f"{name} have a {others[0]} among them; give tensors, one for each parameter, in order"
+        raise InvalidParameter(message, field="parameters")
+    return listed
 
 
 def refuse_narrow(sums: Sequence[torch.Tensor]) -> None:

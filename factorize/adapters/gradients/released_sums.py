@@ -9,7 +9,7 @@ from itertools import repeat
 
 import torch
 
-from factorize.adapters.gradients.clipping import refuse_narrow
+from factorize.adapters.gradients.clipping import refuse_narrow, tensors_of
 from factorize.adapters.ranks.placements import ShardLayout, is_sharded
 from factorize.errors import InvalidParameter
 from factorize.privacy import refuse_infinite
@@ -34,7 +34,7 @@ class ReleasedSums:
             InvalidParameter: they do not match the parameters, one has fewer digits than float32 or a number that is
                 not finite.
         """
-        tensors, parts = list(values), self.layout.parts
+        tensors, parts = tensors_of("sums", values), self.layout.parts
         refuse_narrow(tensors)
         pairs = zip(parts, tensors, strict=False)
         if len(tensors) != len(parts) or any(part.mesh is None and part.local != total.shape for part, total in pairs):

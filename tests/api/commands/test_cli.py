@@ -222,7 +222,6 @@ REFUSED = [
     (f"{JOB} --parameters 0", "parameters: Input should be greater than or equal to 1"),
     ("recommend --memory a", "memory: Input should be a valid integer; got 'a'"),
     ("recommend prefix --n 8", "leave out n"),
-    ("recommend 3", "/workload: write an object"),
     ("recommend prefix --mechanism dense", "leave out mechanism, which the job or the recommendation decides"),
     ("recommend --code rust", "code='rust' is not one of torch, jax, numpy, federated, none"),
     ("recommend --examples 10", "no terminal can ask for it; give --batch-size, --epsilon, --delta as options"),

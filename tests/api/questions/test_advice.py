@@ -241,6 +241,8 @@ def test_optimizers_are_said_in_words_and_their_code_is_their_own() -> None:
     assert any("1 of 16 steps" in note for note in found.document["notes"])
     with pytest.raises(InvalidSpec, match="'sophia' is not a known optimizer or workload; .*other takes any"):
         factorize.recommend("sophia", **numbers)
+    with pytest.raises(InvalidSpec, match="/workload: write an object"):
+        factorize.recommend("3", **numbers)
     with pytest.raises(InvalidSpec, match="/workload/beta1: Input should be less than 1"):
         factorize.recommend("adam", beta1=2, **numbers)
     with pytest.raises(InvalidParameter, match="epsilon, delta belongs to sampling, which is not set"):
