@@ -170,8 +170,9 @@ pre{{overflow:auto;background:#f4f4f4;color:#111;padding:1rem}}img{{max-width:10
 def _page(manifest: Manifest, address: str) -> str:
     """Return the page of one result: picture, certificate, the commands that make and get it, how to cite it."""
     version = str(manifest.solver["version"])
+    index = f"{address.removesuffix(INDEX).rstrip('/')}/{INDEX}"
     commands = [
-        f"factorize get {manifest.digest} --service {address}/{INDEX} --to C.safetensors",
+        f"factorize get {manifest.digest} --service {index} --to C.safetensors",
         "factorize verify C.safetensors",
         f"factorize solve '{json.dumps(manifest.spec)}'   # with release {version}, to make it anew",
     ]

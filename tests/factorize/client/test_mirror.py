@@ -299,6 +299,13 @@ def test_pages_say_what_a_result_is(made: Path) -> None:
     assert page.count(str(digest)) >= 3 and f"pages/{digest}.html" in (made / "mirror/index.html").read_text()
 
 
+@pytest.mark.parametrize("end", ["", "/", "/index.json"])
+def test_pages_name_the_index_once(end: str, made: Path, tmp_path: Path) -> None:
+    write_mirror(stored(made), str(tmp_path / "mirror"), address=f"https://files.example/mirror{end}")
+    page = next((tmp_path / "mirror" / "pages").glob("*.html")).read_text()
+    assert " --service https://files.example/mirror/index.json --to" in page
+
+
 def test_what_is_no_place_for_a_mirror(made: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="is a store; give another folder"):
         write_mirror(stored(made), str(made / "store"))
