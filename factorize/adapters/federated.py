@@ -323,7 +323,9 @@ class FederatedRounds(Secret):
 
     def _refuse_past(self, rounds: int = 1) -> None:
         if self._broken:
-            raise InvalidParticipation("the last round was not written to the file; start again from the file")
+            raise InvalidParticipation(
+                "these rounds were stopped, or the last was not written to the file; start again from the file"
+            )
         if self.step + rounds > self.steps:
             raise InvalidParticipation(
                 f"round {self.step + rounds} is past n={self.steps}, where the whole budget is spent; plan at most "

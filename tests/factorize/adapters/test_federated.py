@@ -599,4 +599,6 @@ def test_a_cell_that_runs_again_is_told_to_stop_the_rounds_and_not_to_close_one(
     with pytest.raises(InvalidParameter, match="this process already continues .*state; stop that run first"):
         rounds_in(tmp_path, factors)
     rounds.stop()
+    with pytest.raises(InvalidParticipation, match="these rounds were stopped, or the last was not written"):
+        rounds.choose(FLEET)
     rounds_in(tmp_path, factors)
