@@ -244,6 +244,26 @@ def test_settings_are_looked_at_again_when_training_begins(tmp_path: Path, monke
         made.train()
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"options": {"sampleing": "fixed"}}, "options has sampleing, which is none that make_private has"),
+        (
+            {"options": {"epsilon": 3.0}},
+            "options has epsilon, which is none that make_private has and the trainer leaves",
+        ),
+        ({"options": {"loss": "not_looked_at"}}, "options has loss, which"),
+        ({"options": ["fixed"]}, "is of type list, not Mapping; give a dictionary"),
+        ({"example_losses": "mean"}, "example_losses='mean' is no function"),
+    ],
+)
+def test_what_is_no_option_is_refused_before_a_model_is_made(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidParameter, match=said):
+        PrivacyArguments(epsilon=4.0, delta=1e-5, **given)
+    with pytest.raises(InvalidParameter, match="not PrivacyArguments; give PrivacyArguments"):
+        PrivateTrainer(None, privacy={"epsilon": 4.0, **given})
+
+
 def test_losses_and_data_that_the_job_would_not_cover(tmp_path: Path) -> None:
     class Own(PrivateTrainer):
         def compute_loss(self, *args: Any, **others: Any) -> Any:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from secrets import randbits
@@ -29,7 +29,9 @@ from factorize.adapters.loader import PrivateLoader
 from factorize.adapters.private import Private, make_private
 from factorize.adapters.ranks.agreement import agree, own_rank, world_size
 from factorize.adapters.ranks.placements import values_sum
+from factorize.adapters.torch import TorchNoiseOptions
 from factorize.errors import InvalidParameter, MissingExtra
+from factorize.numbers.scalars import check_type
 from factorize.training.job import JobData
 from factorize.training.run_lock import RunLock
 
@@ -63,6 +65,19 @@ class PrivacyArguments:
     physical_batch_size: int | None = None
     example_losses: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise InvalidParameter for options that `make_private` does not have, or that have their own place."""
+        check_type("options", self.options, Mapping, remedy="give a dictionary of options of make_private")
+        if self.example_losses is not None and not callable(self.example_losses):
+            message = f"example_losses={str(self.example_losses)[:20]!r} is no function of outputs and labels; give one"
+            raise InvalidParameter(message, field="example_losses")
+        elsewhere = {*(each.name for each in fields(self)), "model", "optimizer", "data", "epochs"}
+        known = {*inspect.signature(make_private).parameters, *TorchNoiseOptions.__annotations__} - elsewhere
+        unknown = [str(name)[:40] for name in self.options if name not in known - {"loss", "loss_reduction"}]
+        if unknown:
+            message = f"options has {unknown[0]}, which is none that make_private has and the trainer leaves open"
+            raise InvalidParameter(f"{message}; see factorize.adapters.private.make_private", field="options")
 
 
 if TYPE_CHECKING:
@@ -101,6 +116,7 @@ class PrivateTraining(_Mixed):
     """The trainer's own loss, which no private step computes; each class that is mixed names it."""
 
     def __init__(self, *args: Any, privacy: PrivacyArguments, **others: Any) -> None:
+        check_type("privacy", privacy, PrivacyArguments, remedy="give PrivacyArguments(epsilon=..., delta=...)")
         given = inspect.signature(super().__init__).bind_partial(*args, **others).arguments
         self._parts = getattr(given.get("args"), "gradient_accumulation_steps", 1)
         if self._parts > 1:
