@@ -106,7 +106,7 @@ class FederatedRounds(Secret):
         clients_a_round = whole_number("clients_a_round", clients_a_round, high=self.clients, remedy=remedy)
         if isinstance(model, Mapping):
             raise InvalidParameter(
-                f"the model is a {type(model).__name__} of named arrays; give a list of them, in its order: "
+                f"the model has named arrays ({type(model).__name__}); give a list of them, in its order: "
                 "list(model.values()), or to_numpy_ndarrays() of Flower's record",
                 field="model",
             )

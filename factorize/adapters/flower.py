@@ -86,7 +86,9 @@ class CorrelatedNoise(Strategy):
         self._known_by = client_id if isinstance(client_id, str) else getattr(client_id, "__name__", "function")
         rounds.fleet.name(self._known_by)
         self.strategy, self.rounds, self._client_id = strategy, rounds, client_id
-        self._seconds = finite_real("seconds", seconds, strict=False, remedy="give the seconds that a round waits")
+        limited = 0.0 if seconds == float("inf") else seconds  # for ever
+        finite_real("seconds", limited, strict=False, remedy="give the seconds that a round waits")
+        self._seconds = seconds
         self._names: dict[int, ClientId] = {}  # the ids of the nodes that are asked
         self._asked: int | None = None  # the round for which they are asked
         least = max(strategy.min_available_nodes, strategy.min_train_nodes)

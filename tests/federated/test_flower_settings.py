@@ -69,6 +69,7 @@ def test_what_is_no_setting_is_refused_by_name(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidParameter, match=said):
             CorrelatedNoise(FedAvg(), **given)
+    assert CorrelatedNoise(FedAvg(), rounds, seconds=float("inf")).rounds is rounds
     several: Any = [*MODEL.values()]
     with pytest.raises(InvalidParameter, match="initial_arrays is a list; give ArrayRecord"):
         CorrelatedNoise(FedAvg(), rounds).start(Nodes(), several, num_rounds=1)

@@ -493,7 +493,7 @@ def test_a_model_with_counters_is_refused_by_the_array(factors: Factorization, t
 
 def test_named_arrays_and_a_single_client_are_told_apart_from_lists(factors: Factorization, tmp_path: Path) -> None:
     with pytest.raises(
-        InvalidParameter, match=r"model is a dict of named arrays; give a list .*list\(model.values\(\)\)"
+        InvalidParameter, match=r"model has named arrays .dict.; give a list .*list\(model.values\(\)\)"
     ):
         rounds_in(tmp_path, factors, model={"weights": MODEL[0], "bias": MODEL[1]})
     rounds = rounds_in(tmp_path, factors)
