@@ -11,16 +11,17 @@ import os
 import random
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from threading import RLock
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from factorize.adapters.gradients.clipped_sums import check_roundings, flattened, host_array, unflattened
+from factorize.adapters.gradients.clipped_sums import check_roundings, flattened, unflattened
 from factorize.adapters.rounds.client_ids import EARLY_REASON, ClientId, KnownClients, listed
 from factorize.adapters.rounds.method_lock import one_at_a_time
+from factorize.adapters.rounds.model_parts import read_parts, refuse_unlisted
 from factorize.adapters.rounds.open_round import OpenRound
 from factorize.adapters.rounds.state_file import read_state, write_state
 from factorize.errors import InvalidParameter, InvalidParticipation
@@ -104,21 +105,7 @@ class FederatedRounds(Secret):
         self.clients = whole_number("clients", clients)
         remedy = "give as many as clients, or fewer"
         clients_a_round = whole_number("clients_a_round", clients_a_round, high=self.clients, remedy=remedy)
-        if isinstance(model, Mapping):
-            raise InvalidParameter(
-                f"the model has named arrays ({type(model).__name__}); give a list of them, in its order: "
-                "list(model.values()), or to_numpy_ndarrays() of Flower's record",
-                field="model",
-            )
-        self._parts = [(part.shape, part.dtype.str) for part in map(host_array, model)]
-        parts = enumerate(self._parts)
-        odd = [f"array {i} has {np.dtype(kind)}" for i, (_, kind) in parts if not np.issubdtype(kind, np.floating)]
-        if odd or not self._parts:
-            raise InvalidParameter(
-                f"the model has to be floating-point arrays, at least one ({', '.join(odd[:3]) or 'it has none'}); "
-                "leave counters, such as num_batches_tracked of batch norm, out of the model and of updates",
-                field="model",
-            )
+        self._parts = read_parts(model)
         self.calibration = calibrate(
             held.sensitivity, target, clip_norm=clip_norm, divisor=clients_a_round, adjacency=adjacency
         )
@@ -286,7 +273,8 @@ class FederatedRounds(Secret):
             InvalidParticipation: more rounds than are left.
             InvalidParameter: a model of other shapes.
         """
-        self._refuse_past(rounds)
+        self._refuse_past(whole_number("rounds", rounds, low=0))
+        refuse_unlisted([] if model is None else model)
         found, own = [*map(np.shape, [] if model is None else model)], [shape for shape, _ in self._parts]
         if model is not None and found != own:
             raise InvalidParameter(

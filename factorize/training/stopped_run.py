@@ -37,8 +37,9 @@ def epsilon_of_first_steps(
     at = noise["delta"] if delta is None else delta
     if at is None:
         raise InvalidParameter("the calibration states no delta; give delta", field="delta")
+    at = check_delta(at)
     if delta is not None and overflow_delta:
-        at = math.nextafter(check_delta(delta) - overflow_delta, 0.0)
+        at = math.nextafter(at - overflow_delta, 0.0)
         if at <= 0:
             raise InvalidParameter(
                 f"delta={delta!r} is not above {overflow_delta:.3g}, the part that batches of limited capacity take; "

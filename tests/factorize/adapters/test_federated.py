@@ -492,11 +492,13 @@ def test_a_model_with_counters_is_refused_by_the_array(factors: Factorization, t
 
 
 def test_named_arrays_and_a_single_client_are_told_apart_from_lists(factors: Factorization, tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidParameter, match=r"model has named arrays .dict.; give a list .*list\(model.values\(\)\)"
-    ):
+    with pytest.raises(InvalidParameter, match=r"model is a dict; give a list .*list\(model.values\(\)\)"):
         rounds_in(tmp_path, factors, model={"weights": MODEL[0], "bias": MODEL[1]})
+    with pytest.raises(InvalidParameter, match="model is a int; give a list"):
+        rounds_in(tmp_path, factors, model=5)
     rounds = rounds_in(tmp_path, factors)
+    with pytest.raises(InvalidParameter, match="rounds='two' is not an integer"):
+        rounds.check_ahead("two")  # type: ignore[arg-type]
     for call in (rounds.choose, rounds.admit, rounds.eligible):
         with pytest.raises(InvalidParameter, match="'5' is one int; give a list of client ids"):
             call(5)  # type: ignore[arg-type]
