@@ -21,7 +21,7 @@ from factorize.adapters.federated import FederatedRounds
 from factorize.adapters.rounds.client_ids import ClientId, client_id
 from factorize.encoding import in_one_line
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.numbers.scalars import finite_real
+from factorize.numbers.scalars import check_type, finite_real
 
 _QUESTION = f"{MessageType.QUERY}.client_id"
 _log = logging.getLogger(__name__)
@@ -81,8 +81,7 @@ class CorrelatedNoise(Strategy):
                 "take part too often; give the key of the clients' answers, or a function of the node's id"
             )
             raise InvalidParameter(message, field="client_id")
-        if not isinstance(rounds, FederatedRounds):
-            raise InvalidParameter(f"rounds is a {type(rounds).__name__}; give FederatedRounds(...)", field="rounds")
+        check_type("rounds", rounds, FederatedRounds, remedy="give FederatedRounds(...)")
         self._known_by = client_id if isinstance(client_id, str) else getattr(client_id, "__name__", "function")
         rounds.fleet.name(self._known_by)
         self.strategy, self.rounds, self._client_id = strategy, rounds, client_id
@@ -121,9 +120,7 @@ class CorrelatedNoise(Strategy):
             InvalidParameter: the arrays have other shapes than the model of the rounds; or the wrapped strategy does
                 not ask the chosen clients, or makes no model of the noisy mean alone.
         """
-        if not isinstance(initial_arrays, ArrayRecord):
-            kind = type(initial_arrays).__name__
-            raise InvalidParameter(f"initial_arrays is a {kind}; give ArrayRecord(...)", field="initial_arrays")
+        check_type("initial_arrays", initial_arrays, ArrayRecord, remedy="give ArrayRecord(...)")
         self.rounds.check_ahead(num_rounds, initial_arrays.to_numpy_ndarrays())
         self._try(grid, initial_arrays)
         result = super().start(grid, initial_arrays, num_rounds, *given, **options)

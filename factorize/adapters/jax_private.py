@@ -16,6 +16,7 @@ from factorize.adapters.jax_arrays.jax_gradients import ClippedGradients
 from factorize.adapters.jax_arrays.jax_guard import checked_state, refuse_data
 from factorize.adapters.jobs import FactorSource, adam_workload, plan, samplings_of, second_seed
 from factorize.errors import InvalidParameter
+from factorize.numbers.scalars import check_type
 from factorize.privacy import NOT_LOOKED_AT, Calibration
 from factorize.privacy.adjacency import Adjacency
 from factorize.training.job import JobBatching, JobData, JobNoise, JobPrivacy, TrainingJob
@@ -120,9 +121,7 @@ def make_private(
         raise InvalidParameter(message, field="betas")
     b1, b2 = betas or (0.9, 0.999)
     sums = partial(adam_workload, "iterate", b1) if adaptive == "joint" else _running_sums
-    if not callable(loss):
-        message = f"loss={str(loss)[:20]} is no function; give one of params and a batch of each array of the data"
-        raise InvalidParameter(message, field="loss")
+    check_type("loss", loss, Callable, remedy="give a function of params and a batch of each array of the data")
     source = FactorSource(spec, workload or sums, memory, None, url, store, solve)
     source.refuse_unused(workload=workload)
     job = TrainingJob(

@@ -11,10 +11,10 @@ from factorize.client import load
 from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors, certified
 from factorize.noise.normals import secret_seed
-from factorize.numbers.scalars import check_choice
+from factorize.numbers.scalars import check_choice, check_type
 from factorize.samplings import SAMPLINGS
 from factorize.samplings.base import Drawn, Sampling
-from factorize.spec import parse_spec
+from factorize.spec import SpecSource, parse_spec
 from factorize.training.auditor import Auditor
 from factorize.training.job import Source, TrainingJob
 from factorize.training.noise_memory import spec_within, warn_of_dense
@@ -115,13 +115,13 @@ class FactorSource(Source):
         """Return the named factorization, or load or solve the one that is asked for."""
         self.refuse_unused(memory=self.memory)
         if not self.automatic:
-            factors = self.spec if isinstance(self.spec, CertifiedFactors) else self._solved(self.spec)
+            factors = self.spec if isinstance(self.spec, CertifiedFactors) else self._solve_or_load(self.spec)
             own = None if self.bands is None else factors.opened().matrix.bandwidth()
             if own != self.bands:
                 message = f"bands={str(self.bands)[:20]}, but C of the given factorization has {own}; leave bands out"
                 raise InvalidParameter(message, field="bands")
             return factors
-        factors = self._solved(self._asked(steps, participation, amplified))
+        factors = self._solve_or_load(self._asked(steps, participation, amplified))
         if self.memory is None:
             warn_of_dense(factors, "memory=4, say,")
         return factors
@@ -133,12 +133,10 @@ class FactorSource(Source):
                 message = f"{name}={str(given)[:20]} is for 'auto', but a factorization or a spec was given"
                 raise InvalidParameter(f"{message}; leave one out", field=name)
 
-    def _solved(self, spec: Any) -> CertifiedFactors:
+    def _solve_or_load(self, spec: SpecSource) -> CertifiedFactors:
         """Return a factorization from a cache, a store, a service or the given function."""
         if self.solve is not None:
-            if not callable(self.solve):
-                message = f"solve={str(self.solve)[:20]} is not a function; give solve=factorize.solve, or leave it out"
-                raise InvalidParameter(message, field="solve")
+            check_type("solve", self.solve, Callable, remedy="give solve=factorize.solve, or leave it out")
             return certified(self.solve(parse_spec(spec)))
         try:
             return certified(load(spec, url=self.url, store=self.store))

@@ -24,7 +24,7 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from factorize.adapters.federated import FederatedRounds
 from factorize.adapters.gradients.clipped_sums import clipped, host_array, unflattened
 from factorize.errors import InvalidParameter, InvalidParticipation
-from factorize.numbers.scalars import finite_real
+from factorize.numbers.scalars import check_type, finite_real
 
 _log = logging.getLogger(__name__)
 
@@ -161,9 +161,7 @@ class CorrelatedFedAvg(FedAvg):
         seconds: int = 0,
         **options: Any,
     ) -> None:
-        if not isinstance(aggregator, CorrelatedAggregator):
-            kind = type(aggregator).__name__
-            raise InvalidParameter(f"aggregator is a {kind}; give CorrelatedAggregator(rounds)", field="aggregator")
+        check_type("aggregator", aggregator, CorrelatedAggregator, remedy="give CorrelatedAggregator(rounds)")
         rounds = aggregator.rounds
         finite_real("seconds", seconds, strict=False, remedy="give 0 to wait for all clients")
         for name in ("stop_cond", "patience", "aggregation_weights", "exclude_vars"):

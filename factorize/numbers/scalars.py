@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from factorize.errors import InvalidParameter
 
@@ -58,11 +58,10 @@ def check_choice(name: str, value: Given, known: Collection[str]) -> Given:
     return value
 
 
-def check_type(name: str, value: object, kind: type, *, remedy: str) -> None:
+def check_type(name: str, value: object, kind: Any, *, remedy: str) -> None:
     """Raise InvalidParameter for a value that is not of a type."""
     if not isinstance(value, kind):
-        message = f"{name}={str(value)[:20]!r} is of type {type(value).__name__}, not {kind.__name__}; {remedy}"
-        raise InvalidParameter(message, field=name)
+        raise InvalidParameter(f"{name} is a {type(value).__name__}; {remedy}", field=name)
 
 
 def within_scale(name: str, value: float) -> float:

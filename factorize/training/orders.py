@@ -10,7 +10,7 @@ import numpy as np
 from factorize.encoding import JsonObject
 from factorize.errors import InvalidParameter
 from factorize.noise.single_use import Secret
-from factorize.numbers.scalars import check_choice, whole_number
+from factorize.numbers.scalars import check_choice, check_type, whole_number
 from factorize.participation import example_indices, read_participation
 from factorize.training.auditor import numbered_users
 from factorize.training.batches import Batches, MicroBatches, epochs_of
@@ -208,9 +208,7 @@ def take_turns(order: Batches, users: Sequence[object] | np.ndarray, *, seed: in
     Raises:
         InvalidParameter: users who cannot be told apart, or fewer of them than the order has.
     """
-    if not isinstance(order, Batches):
-        message = f"this {type(order).__name__} is no order of users; give one, such as a fixed_order of their number"
-        raise InvalidParameter(message, field="order")
+    check_type("order", order, Batches, remedy="give an order of users, such as a fixed_order of their number")
     owned = _Owned.of(users, seed)
     if not isinstance(order, Order):
         return DrawnTurns(order, owned)

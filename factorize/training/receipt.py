@@ -310,9 +310,7 @@ def refuse_no_receipt(receipt: object) -> None:
     Raises:
         InvalidParameter: it is no receipt, such as the path of one.
     """
-    if not isinstance(receipt, Receipt):
-        message = f"receipt= is a {type(receipt).__name__}; give factorize.training.receipt.Receipt(path)"
-        raise InvalidParameter(message, field="receipt")
+    check_type("receipt", receipt, Receipt, remedy="give factorize.training.receipt.Receipt(path)")
 
 
 def _check_factors(statement: PrivacyStatement, factors: Sequence[CertifiedFactors]) -> None:

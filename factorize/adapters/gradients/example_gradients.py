@@ -26,6 +26,7 @@ from factorize.adapters.gradients.packed_sequences import (
 )
 from factorize.adapters.gradients.raw_gradients import are_accumulated
 from factorize.errors import FactorizeError, InvalidParameter
+from factorize.numbers.scalars import check_type
 
 GRAD_SAMPLE_MODES = ("hooks", "functorch", "streamed")
 """The ways to a gradient of each example for every layer: Opacus's, and its hooks with a few examples at a time."""
@@ -320,8 +321,7 @@ def find_modules(model: torch.nn.Module, names: Sequence[str]) -> list[torch.nn.
     Raises:
         InvalidParameter: there is none of a name.
     """
-    if not isinstance(names, Iterable):
-        raise InvalidParameter(f"whole={str(names)[:20]} is no list; give a list of names of modules", field="whole")
+    check_type("whole", names, Iterable, remedy="give a list of names of modules")
     modules = {name.removeprefix("module."): each for name, each in model.named_modules()}
     unknown = [str(each)[:80] for each in names if each not in modules]
     if isinstance(names, str) or unknown:

@@ -69,9 +69,8 @@ class PrivacyArguments:
     def __post_init__(self) -> None:
         """Raise InvalidParameter for options that `make_private` does not have, or that have their own place."""
         check_type("options", self.options, Mapping, remedy="give a dictionary of options of make_private")
-        if self.example_losses is not None and not callable(self.example_losses):
-            message = f"example_losses={str(self.example_losses)[:20]!r} is no function of outputs and labels; give one"
-            raise InvalidParameter(message, field="example_losses")
+        if self.example_losses is not None:
+            check_type("example_losses", self.example_losses, Callable, remedy="give a function of outputs and labels")
         elsewhere = {*(each.name for each in fields(self)), "model", "optimizer", "data", "epochs"}
         known = {*inspect.signature(make_private).parameters, *TorchNoiseOptions.__annotations__} - elsewhere
         unknown = [str(name)[:40] for name in self.options if name not in known - {"loss", "loss_reduction"}]

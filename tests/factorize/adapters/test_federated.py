@@ -187,7 +187,7 @@ def test_no_round_is_released_after_the_receipt_was_closed(tmp_path: Path, facto
 
 
 def test_the_path_of_a_receipt_is_none(tmp_path: Path, factors: Factorization) -> None:
-    with pytest.raises(InvalidParameter, match=r"receipt= is a PosixPath; give .*Receipt\(path\)"):
+    with pytest.raises(InvalidParameter, match=r"receipt is a PosixPath; give .*Receipt\(path\)"):
         rounds_in(tmp_path, factors, receipt=tmp_path / "receipt.json")
 
 
