@@ -7,6 +7,7 @@ import torch
 
 from factorize.adapters.opacus import CorrelatedOptimizer
 from factorize.errors import InvalidParameter
+from factorize.numbers.scalars import check_type
 from factorize.privacy import Calibration
 from factorize.training.learning_rate import STUDIED_OPTIMIZERS
 from factorize.training.rate_check import ArrayRateCheck
@@ -36,6 +37,7 @@ class RateCheck:
             InvalidParameter: another optimizer, one that has a check, several rates, noise that is not of means, or a
                 run that has begun or has no end.
         """
+        check_type("optimizer", optimizer, CorrelatedOptimizer, remedy="give the optimizer that make_private returned")
         self._optimizer, self._schedules = optimizer, schedules
         self._seen: int | None = 0
         name = type(optimizer.original_optimizer).__name__.lower()

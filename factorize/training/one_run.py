@@ -81,13 +81,18 @@ def audit_scores(
     from scipy.stats import binom
 
     claimed = finite_real("epsilon", epsilon, strict=False, remedy="give the epsilon of the claim")
-    if not 0 <= delta < 1 or not 0.5 <= confidence < 1:
+    delta = finite_real("delta", delta, strict=False, remedy="give the delta of the claim")
+    if delta >= 1 or not 0.5 <= finite_real("confidence", confidence, remedy="give 0.95, for example") < 1:
         raise InvalidParameter(
             f"delta={delta!r} must be in [0, 1) and confidence={confidence!r} in [0.5, 1); give the delta of the "
             "claim, and confidence=0.95, for example",
             field="delta",
         )
-    held, coins = np.asarray(scores, dtype=float), np.asarray(members)
+    try:
+        held, coins = np.asarray(scores, dtype=float), np.asarray(members)
+    except (TypeError, ValueError) as error:
+        message = f"the scores are no list of numbers ({error}); give one number for each example"
+        raise InvalidParameter(message, field="scores") from None
     if held.ndim != 1 or held.shape != coins.shape or len(held) < 20 or np.isnan(held).any():
         raise InvalidParameter(
             f"scores has shape {held.shape}, members {coins.shape}; give one of each for at least 20 examples, no NaN",

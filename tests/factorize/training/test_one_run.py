@@ -73,9 +73,12 @@ def test_the_bound_is_that_of_the_theorem(guesses: int, correct: int) -> None:
         ([1.0] * 20, [0, 2] * 10, "members contains '2'"),
         ([float("nan")] * 20, [0, 1] * 10, "no NaN"),
         ([1.0] * 100, [1] * 100, "which fair coins"),
+        (["high"] * 20, [0, 1] * 10, "the scores are no list of numbers"),
     ],
 )
 def test_what_is_no_audit_is_refused(scores: list[float], members: list[int], match: str) -> None:
+    with pytest.raises(InvalidParameter, match="delta is of type str"):
+        audit_scores([1.0] * 20, [0, 1] * 10, epsilon=1.0, delta="1e-5")  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter, match=match):
         audit_scores(scores, members, epsilon=1.0, delta=0.0)
 
