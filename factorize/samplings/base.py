@@ -17,6 +17,7 @@ from factorize.errors import InvalidParameter
 from factorize.format.manifest import CertifiedFactors
 from factorize.participation import Participation
 from factorize.privacy import Calibration, check_kind
+from factorize.privacy.adjacency import check_zero_out
 from factorize.privacy.question import Question, SamplingOptions
 from factorize.samplings.first_steps import first_steps
 from factorize.structures.base import Matrix
@@ -172,8 +173,10 @@ def check_given(job: TrainingJob, given: object, delta: float, **sizes: int) -> 
 
     Raises:
         InvalidParameter: it has less privacy, another clip norm, divisor or size than asked for.
+        UnsupportedAdjacency: the job asks for another adjacency than zero-out.
     """
     calibration = check_kind(given)
+    check_zero_out(job.privacy.adjacency)  # calibrations that count on sampling know no other
     level, asked = calibration.level, (job.privacy.epsilon, delta)
     if level is None or level[0] > asked[0] or level[1] > delta:
         raise InvalidParameter(

@@ -452,6 +452,8 @@ class TestCyclicPoisson:
         ):
             with pytest.raises(InvalidParameter, match=said):
                 private(source, **{"sampling": "b_min_sep", "calibration": kept, **options})
+        with pytest.raises(UnsupportedAdjacency):
+            private(source, sampling="b_min_sep", calibration=kept, adjacency="replace_one")
 
     @pytest.mark.parametrize("sampling", ["cyclic_poisson", "b_min_sep"])
     def test_refuses_what_is_not_banded(self, sampling):
