@@ -91,11 +91,16 @@ def _misfit(module: torch.nn.Module) -> str | None:
         )
     if getattr(module, "merged", False) is True:
         return "has merged adapters, which get no gradient; call unmerge_adapter(), and merge after training"
-    made = [name for name, each in vars(module).items() if torch.is_tensor(each) and each.requires_grad]
+    made = [
+        name
+        for name, each in vars(module).items()
+        if torch.is_tensor(each) and (each.requires_grad or f"{name}_orig" in module._parameters)
+    ]
     if any(name in ("weight", "bias") or vars(module)[name].is_leaf for name in made):
         return (
-            f"has the tensor {made[0]}, which has a gradient but is not a parameter, as weight_norm of torch.nn.utils "
-            "leaves it; use torch.nn.utils.parametrizations, or make it a torch.nn.Parameter"
+            f"has the tensor {made[0]}, which has a gradient but is not a parameter, as weight_norm, spectral_norm and "
+            "prune of torch.nn.utils leave it; use torch.nn.utils.parametrizations, make it a torch.nn.Parameter, or "
+            "multiply by a mask in a parametrization of your own"
         )
     if type(module).__name__ == "ParamWrapper":
         return (
@@ -107,13 +112,8 @@ def _misfit(module: torch.nn.Module) -> str | None:
             "is a prompt that peft computes once for all examples, so none has a gradient of its own; use LoRA, or "
             "PrefixTuningConfig"
         )
-    if isinstance(module, (torch.nn.ParameterDict, torch.nn.ParameterList)) and any(p.requires_grad for p in own):
-        return (
-            "has trained parameters outside of any layer, as adapters of an embedding, most kinds of adapters (IA3, "
-            "AdaLoRA, VeRA, LoHa) and models of Keras have, and Opacus has no per-example gradients for them; use "
-            "layers of torch or LoRA, take embeddings out of target_modules and leave out trainable_token_indices, or "
-            "train embeddings whole (modules_to_save)"
-        )
+    if any(kind.__module__.partition(".")[0] == "keras" for kind in type(module).__mro__):
+        return "is a layer of Keras, which reads its weights where no gradient of an example is; use layers of torch"
     state: Any = getattr(module, "state", None)
     if type(state).__name__ == "MatmulLtState" and state.threshold > 0:  # the class belongs to bitsandbytes
         return (

@@ -146,6 +146,34 @@ class Bags(torch.nn.Module):
         return self.last(self.mean(x) + self.largest(x))[:, None].expand(-1, x.shape[1], -1)
 
 
+class Places(torch.nn.Module):
+    """Buffers in a dict of their own, which it reads as such, as peft's adapters that share theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("all", torch.linspace(-1, 1, 4))
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._buffers[name]
+
+
+class Listed(torch.nn.Module):
+    """Crossed features, as tutorials have them: weights in a list and in a dict, which nobody calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.places = torch.nn.Embedding(WORDS, 4), Places()
+        self.weights = torch.nn.ParameterList(torch.randn(4, 4) for _ in range(2))
+        self.last = torch.nn.ParameterDict({"out": torch.nn.Parameter(torch.randn(4, WORDS))})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = made = self.words(x) + self.places["all"]
+        for each in self.weights:
+            made = first * (made @ each) + made
+        return made @ self.last["out"]
+
+
 class Gate(torch.nn.Module):
     """A layer with a parameter of its own, which takes a mask of positions by name, and a number; it returns two."""
 
@@ -252,7 +280,7 @@ def test_positions_that_are_looked_up_once_have_a_gradient_of_each_example(
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Opacus takes ids for numbers of low precision
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch runs bags one after another
 @pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
-@pytest.mark.parametrize("make", [Derived, Begun, Bags])
+@pytest.mark.parametrize("make", [Derived, Begun, Bags, Listed])
 def test_embeddings_that_are_derived_or_within_a_layer_have_their_gradients(
     make: type[torch.nn.Module], mode: str
 ) -> None:
@@ -261,8 +289,24 @@ def test_embeddings_that_are_derived_or_within_a_layer_have_their_gradients(
 
 def test_bags_that_begin_at_offsets_of_one_long_list_are_refused() -> None:
     bags = ExampleGradients(torch.nn.EmbeddingBag(WORDS, 4))
-    with pytest.raises(InvalidParameter, match="no gradient of each example for a EmbeddingBag: offsets"):
+    with pytest.raises(
+        InvalidParameter, match="no gradient of each example for a EmbeddingBag: give it ids .* no offsets"
+    ):
         bags(torch.zeros(6, dtype=torch.long), torch.tensor([0, 2, 3])).sum().backward()
+
+
+def test_spectral_norm_trains_with_the_iteration_that_a_refusal_names() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(4, 3))
+    model, x = ExampleGradients(torch.nn.Sequential(layer)), torch.randn(5, 4)
+    with pytest.raises(InvalidParameter, match=r"call eval\(\) on parametrizations.weight\[0\] after train"):
+        model(x)
+    layer.parametrizations.weight[0].eval()
+    model(x).square().sum().div(5).backward()
+    rows = layer.parametrizations.weight.original.grad_sample
+    for one, own in zip(x, rows, strict=True):
+        (plain,) = torch.autograd.grad(layer(one[None]).square().sum(), layer.parametrizations.weight.original)
+        assert torch.allclose(own, plain, rtol=1e-4, atol=1e-6)
 
 
 def test_a_layer_that_fails_looks_no_longer() -> None:

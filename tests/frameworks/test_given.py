@@ -15,6 +15,7 @@ from handmade import handmade
 from opacus import GradSampleModule
 from private_cases import EPOCHS, EXAMPLES, SECRET, SIZE, N, factors
 from test_private import data, network, private, train
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import (
     BatchSampler,
@@ -151,13 +152,6 @@ def loose() -> torch.nn.Module:
     return model
 
 
-def adapted_words() -> torch.nn.Module:
-    """Adapters of an embedding, as peft has them: no layer's own."""
-    model = network()
-    model.add_module("lora_embedding_A", torch.nn.ParameterDict({"default": torch.nn.Parameter(torch.zeros(2, 3))}))
-    return model
-
-
 def of_parameter() -> torch.nn.Module:
     """LoRA as peft makes it for the experts and gates of a mixture, whose weights no layer uses by itself."""
     return torch.nn.Sequential(type("ParamWrapper", (torch.nn.Linear,), {})(6, 5), torch.nn.Linear(5, 3))
@@ -203,7 +197,15 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "statistics of batches": (lambda: torch.nn.Sequential(Normed(6), network()), "0 keeps running .* as GroupNorm"),
     "weight_norm": (lambda: normed(torch.nn.utils.weight_norm), "module 0 has the tensor weight, .*parametrizations"),
     "a tensor to be trained": (loose, "the model has the tensor scale, which has a gradient but is not a parameter"),
-    "adapters of embeddings": (adapted_words, "lora_embedding_A has .* take embeddings out"),
+    "keras": (
+        lambda: torch.nn.Sequential(type("Dense", (torch.nn.Linear,), {"__module__": "keras.src.layers"})(6, 3)),
+        "module 0 is a layer of Keras.*use layers of torch",
+    ),
+    "old spectral_norm": (lambda: normed(torch.nn.utils.spectral_norm), "module 0 has the tensor weight, .*parametriz"),
+    "pruned": (
+        lambda: normed(lambda each: prune.random_unstructured(each, "weight", 0.5)),
+        "module 0 has the tensor weight, .*a mask in a parametrization",
+    ),
 }
 
 

@@ -454,6 +454,12 @@ BASES: dict[str, tuple[Any, dict[str, Any]]] = {
         lambda _: LlamaForCausalLM(TIED),
         {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
     ),
+    "words": (lambda _: LlamaForCausalLM(TIED), {"target_modules": ["embed_tokens"]}),
+    "some words": (lambda _: MODELS["llama"](), {"target_modules": ["q_proj"], "trainable_token_indices": [1, 2, 3]}),
+    "some tied words": (
+        lambda _: LlamaForCausalLM(TIED),
+        {"target_modules": ["q_proj"], "trainable_token_indices": [1, 2, 3]},
+    ),
     "4 bits": (lambda folder: loaded(folder, FOUR_BITS), {"target_modules": "all-linear"}),
     "8 bits": (lambda folder: loaded(folder, EIGHT_BITS), {"target_modules": "all-linear"}),
     "int8 weights": (
@@ -541,14 +547,12 @@ def test_a_loss_of_the_whole_batch_is_refused(tmp_path: Path) -> None:
 def test_adapters_that_get_no_gradient_are_refused_by_name(tmp_path: Path) -> None:
     merged = lora()
     merged.merge_adapter()
-    words = get_peft_model(LlamaForCausalLM(TIED), LoraConfig(r=2, target_modules=["embed_tokens"]))
     outliers = loaded(tmp_path, BitsAndBytesConfig(load_in_8bit=True))
     eight = get_peft_model(outliers, LoraConfig(r=2, target_modules=["q_proj"]))
     prompt = get_peft_model(MODELS["llama"](), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
     for model, said in (
         (merged, "unmerge_adapter"),
         (prompt, "computes once for all examples.*PrefixTuningConfig"),
-        (words, "take embeddings out of target_modules"),
         (eight, "llm_int8_threshold=0.0"),
     ):
         job = trainer(tmp_path, model)

@@ -67,8 +67,9 @@ def example_rows(parameters: Sequence[tuple[str, torch.nn.Parameter]], examples:
             raise InvalidParameter(
                 f"{name} has {counts[0]} per-example gradients, but the batch has {counts[1]} examples. Inputs of its "
                 "layer do not begin with the batch axis (a table of relative positions, position ids that all examples "
-                "share, words without their padding); expand them to (batch, ...), give make_private the smallest "
-                "module around that takes and returns examples (whole=['encoder']), or freeze the layer before you "
+                "share, words without their padding, rows that a router chooses); expand them to (batch, ...) (run "
+                "experts on all, weighted by zeros), give make_private the smallest module around that takes and "
+                "returns examples (whole=['encoder'], or [''] for the whole model), or freeze the layer before you "
                 "make the job private (requires_grad_(False)), which costs a table of positions little",
                 field="model",
             )

@@ -36,6 +36,7 @@ _STREAMED_LAYERS = (torch.nn.Linear, torch.nn.Embedding)
 """The layers whose gradients may be larger than the tensors that they are made of."""
 _LAYERS_OF_LAST_AXIS = (*_STREAMED_LAYERS, torch.nn.LayerNorm)
 """The layers that take any number of axes before the last."""
+_LISTS = (torch.nn.ParameterList, torch.nn.ParameterDict)
 
 
 class ExampleGradients(GradSampleModule):
@@ -67,8 +68,8 @@ class ExampleGradients(GradSampleModule):
         if mode == "streamed":
             samplers |= {kind: partial(keep_pass, samplers[kind]) for kind in _STREAMED_LAYERS}
         self.GRAD_SAMPLERS = samplers | {None: self._rows_by_copy}
-        with_dora = [each for each in model.modules() if len(getattr(each, "lora_magnitude_vector", ()))]  # as of PEFT
-        self._mode, self._whole, self._copies = mode, {*whole, *with_dora}, dict[torch.nn.Module, LayerCopy]()
+        apart = [each for each in model.modules() if _has_parts_apart(each)]
+        self._mode, self._whole, self._copies = mode, {*whole, *apart}, dict[torch.nn.Module, LayerCopy]()
         self._call: LayerCall | None = None  # whose gradients are made
         self._examples: int | None = None  # in the present batch, if a tensor tells
         self._shared = set[torch.nn.Module]()  # embeddings that are looked up once for all examples
@@ -289,6 +290,14 @@ class ExampleGradients(GradSampleModule):
         self._call = None
 
 
+def _has_parts_apart(layer: torch.nn.Module) -> bool:
+    """Return whether a layer uses parameters of modules that nobody calls: lists of them, or DoRA's as of PEFT."""
+    lists = [each for each in layer.children() if isinstance(each, _LISTS)]
+    return any(p.requires_grad for each in lists for p in each.parameters(recurse=False)) or bool(
+        len(getattr(layer, "lora_magnitude_vector", ()))
+    )
+
+
 def _divide(
     layer: torch.nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor, layout: RowLayout, *, whole: bool
 ) -> list[tuple[list[torch.Tensor], torch.Tensor]]:
@@ -355,15 +364,18 @@ def _named_errors(layer: torch.nn.Module) -> Iterator[None]:
             ) from None
         own = ", ".join(name for name, p in layer.named_parameters(recurse=False) if p.requires_grad)
         kind = type(layer).__name__
+        if isinstance(layer, torch.nn.EmbeddingBag):
+            error = TypeError("give it ids of shape (batch, words), filled up with its padding_idx, and no offsets")
         if hasattr(dp_rnn, f"DP{kind}"):
             message = f"use opacus.layers.dp_rnn.DP{kind}, which has its arguments, in place of {kind}"
             raise InvalidParameter(message, field="model") from error
         raise InvalidParameter(
-            f"there is no gradient of each example for a {kind}: {str(error).splitlines()[0][:120]}; a "
+            f"there is no gradient of each example for a {kind}: {str(error).splitlines()[0][:200]}; a "
             "layer with parameters of its own runs again for each example by itself, so it has to take a tensor that "
-            "begins with the batch axis, return one first, and not branch on its values or mix examples. "
-            f"Freeze {own or 'its parameters'}, move them into a layer of their own, or give make_private the smallest "
-            "module around that does so (whole=['encoder'])",
+            "begins with the batch axis, return one first, and not branch on its values (run experts on all examples, "
+            f"weighted by zeros) or mix examples. Freeze {own or 'its parameters'}, move them into a layer of their "
+            "own, or give make_private the smallest module around that does so (whole=['encoder'], or [''] for the "
+            "whole model)",
             field="model",
         ) from error
 

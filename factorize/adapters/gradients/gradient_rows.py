@@ -220,6 +220,7 @@ def difference_of_autograd(
         f"Opacus's per-example gradients of {named[worst][0]} do not add up to the batch gradient of plain autograd: "
         "the parameter is used outside of its own layer, tied to another one or penalized in the loss, its layer mixes "
         "examples, Opacus ignores a setting of it, or p.grad was changed before step(). Use it in its layer only, "
+        "or give make_private a module around all its uses (whole=['encoder'], or [''] for the whole model); use "
         "weight_decay for penalties, and grad_sample_mode='functorch' for such settings",
         field="model",
     )

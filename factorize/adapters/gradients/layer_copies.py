@@ -58,8 +58,6 @@ class LayerCopy:
         # Its parameters take no memory, and each run brings its own.
         empty: dict[int, object] = {id(p): torch.nn.Parameter(torch.empty(0)) for p in layer.parameters()}
         self._copy = deepcopy(layer, empty)
-        for each in self._copy.modules():  # whose buffers become attributes
-            each._buffers.clear()
         self._deep = any(True for _ in layer.children())
         attention = [each for each in layer.modules() if isinstance(each, torch.nn.MultiheadAttention)]
         self._drops_attention = any(each.dropout for each in attention)
@@ -99,7 +97,10 @@ class LayerCopy:
             TypeError: it has changed a buffer, or returns a number for all examples.
         """
         if _versions_of(self._layer) != self._buffers:
-            raise TypeError("it changes a buffer, such as running statistics, or those of spectral_norm")
+            raise TypeError(
+                "it changes a buffer, such as running statistics, those of spectral_norm (call eval() on "
+                "parametrizations.weight[0] after train()), or a cache (call the model once before)"
+            )
         first = first_of(output).detach()
         if not first.dim():
             raise TypeError("it returns one number for all examples first, such as a mean loss")
@@ -121,7 +122,7 @@ class LayerCopy:
         """
         for mine, own in zip(self._copy.modules(), self._layer.modules(), strict=True):
             mine.training = own.training
-            mine.__dict__.update(own._buffers)
+            mine._buffers = dict(own._buffers)
         named = dict(self._layer.named_parameters())
         trained = [name for name, p in named.items() if p.requires_grad]
         values, axis = [named[name].detach() for name in trained], call.layout.axis
