@@ -120,7 +120,7 @@ class CorrelatedOptimizer(Secret, DPOptimizer):
             hooks = [model.register_forward_hook(refuse_eval), *refuse_other_orders(model)]
             getattr(model, "autograd_grad_sample_hooks", []).extend(hooks)  # remove_hooks() then ends them
         told = check_kind(calibration).accept_auditor(auditor, certified(factors).steps)
-        self._batch = BatchAudit(told, self.ranks)
+        self._batch = BatchAudit(told, self.ranks, sampled=auditor == NOT_LOOKED_AT)
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         self._options = options
         load_loops(parameters)

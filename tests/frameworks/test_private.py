@@ -200,10 +200,30 @@ class TestWithThePrivacyEngine:
             optimizer.step()
             assert torch.allclose(flat(sums), wanted, atol=1e-4)
         else:
-            with pytest.raises(InvalidParticipation, match="16 gradients by several backward passes.*auditor="):
+            with pytest.raises(InvalidParticipation, match="16 gradients, but a mean is over 8.*auditor="):
                 optimizer.step()
             assert optimizer.noise.step == 0
         optimizer.close()
+
+    def test_two_views_of_each_example_in_one_pass_are_refused(self):
+        """Each view would be clipped alone, so an example adds up to two clip norms; passes of their own are right."""
+        c = calibrate(factors().sensitivity, PrivacyTarget(mu=0.5), clip_norm=CLIP, divisor=SIZE)
+        model = GradSampleModule(network())
+        optimizer = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors(), c, seed=3 << 64)
+        x = data().tensors[0][:SIZE]
+        model(torch.cat([x, -x])).square().mean().backward()
+        with pytest.raises(
+            InvalidParticipation, match="16 gradients, but a mean is over 8.*once for each of two views"
+        ):
+            optimizer.step()
+        assert optimizer.noise.step == 0
+        optimizer.zero_grad()
+        optimizer.close()
+        again = CorrelatedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), factors(), c, seed=4 << 64)
+        (model(x) + model(-x)).square().mean().backward()
+        again.step()
+        assert again.noise.step == 1
+        again.close()
 
     def test_parts_with_a_backward_pass_each_are_one_batch(self):
         c = calibrate(factors().sensitivity, PrivacyTarget(mu=0.5), clip_norm=CLIP, divisor=SIZE)

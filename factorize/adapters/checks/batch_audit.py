@@ -17,14 +17,15 @@ class BatchAudit:
     Args:
         auditor: the auditor of the job; None where the order is the caller's promise alone.
         ranks: number of processes whose sums are added up.
+        sampled: whether nobody is told of batches that were sampled, which may be larger than the divisor.
 
     Attributes:
         auditor: this auditor.
         rows: number of rows that the batch has on this rank; None where no batch was expected for this step.
     """
 
-    def __init__(self, auditor: Auditor | None, ranks: int) -> None:
-        self.auditor, self._ranks = auditor, ranks
+    def __init__(self, auditor: Auditor | None, ranks: int, *, sampled: bool = False) -> None:
+        self.auditor, self._ranks, self._sampled = auditor, ranks, sampled
         self.rows: int | None = None
         self._indices: np.ndarray | None = None  # of the batch that the auditor was told of last
         self._masks: list[np.ndarray] = []  # of the parts that have no gradients yet
@@ -114,12 +115,13 @@ class BatchAudit:
         """
         check_roundings(self._counted * self._ranks, self._parts + self._ranks)
         if self.auditor is None:
-            if self._several and divisor is not None and self._counted * self._ranks > divisor:
+            if divisor is not None and self._counted * self._ranks > divisor and (self._several or not self._sampled):
                 raise InvalidParticipation(
-                    f"step {step} has {self._counted} gradients by several backward passes, but a mean is over "
-                    f"{divisor} examples, so an example may have several, each as large as the clip norm; add the "
-                    "losses up before one backward(), call the model's disable_hooks() around a gradient of inputs, or "
-                    "give an auditor (auditor=) and call expect(indices), which tells losses of one batch from others"
+                    f"step {step} has {self._counted} gradients, but a mean is over {divisor} examples, so an example "
+                    "may have several, each as large as the clip norm; add the losses up before one backward(), call "
+                    "the model once for each of two views or windows of an example, not once for all, call the model's "
+                    "disable_hooks() around a gradient of inputs, or give an auditor (auditor=) and call "
+                    "expect(indices), which tells losses of one batch from others"
                 )
             return
         if self.rows is None or self.auditor.step != step + 1:
