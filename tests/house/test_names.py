@@ -20,8 +20,8 @@ MAX_LATE_IMPORTS = 60
 MAX_UNTYPED = 527
 """Annotations that say `Any` or `Document`. Lower it with every one that gets a type."""
 
-MAX_LINES, MAX_MIRRORS = 430, 13
-"""Lines of a file, of which one is above 401; and names that several files have, such as a structure and its second
+MAX_LINES, MAX_MIRRORS = 420, 13
+"""Lines of a file, of which four are above 401; and names that several files have, such as a structure and its second
 statement for the checker. Lower both with every one that goes."""
 
 
