@@ -176,7 +176,7 @@ class TestTransformation:
             correlated_noise(made, 1.0, seed=1 << 64)
         with pytest.raises(InvalidParameter, match="randbits"):
             transformation(made, seed=-1)
-        with pytest.raises(InvalidParameter, match="float32 or float64"):
+        with pytest.raises(InvalidParameter, match="not one of float32, float64"):
             transformation(made, dtype="float16")
 
 
