@@ -61,7 +61,7 @@ def check_choice(name: str, value: Given, known: Collection[str]) -> Given:
 def check_type(name: str, value: object, kind: Any, *, remedy: str) -> None:
     """Raise InvalidParameter for a value that is not of a type."""
     if not isinstance(value, kind):
-        raise InvalidParameter(f"{name} is a {type(value).__name__}; {remedy}", field=name)
+        raise InvalidParameter(f"{name} is of type {type(value).__name__}; {remedy}", field=name)
 
 
 def within_scale(name: str, value: float) -> float:

@@ -65,13 +65,13 @@ def test_what_is_no_setting_is_refused_by_name(tmp_path: Path) -> None:
     rounds: Any = rounds_in(tmp_path)[0]
     for given, said in (
         ({"rounds": rounds, "seconds": None}, "seconds is of type NoneType"),
-        ({"rounds": "rounds"}, "rounds is a str; give FederatedRounds"),
+        ({"rounds": "rounds"}, "rounds is of type str; give FederatedRounds"),
     ):
         with pytest.raises(InvalidParameter, match=said):
             CorrelatedNoise(FedAvg(), **given)
     assert CorrelatedNoise(FedAvg(), rounds, seconds=float("inf")).rounds is rounds
     several: Any = [*MODEL.values()]
-    with pytest.raises(InvalidParameter, match="initial_arrays is a list; give ArrayRecord"):
+    with pytest.raises(InvalidParameter, match="initial_arrays is of type list; give ArrayRecord"):
         CorrelatedNoise(FedAvg(), rounds).start(Nodes(), several, num_rounds=1)
 
 

@@ -139,7 +139,7 @@ def test_what_the_aggregator_does_not_name_is_left_out_of_answers(tmp_path: Path
 def test_settings_that_make_no_workflow_are_refused(tmp_path: Path) -> None:
     aggregator: Any = CorrelatedAggregator(rounds_in(tmp_path)[0], list(MODEL))
     for given, said in (
-        ({"aggregator": "aggregator"}, r"aggregator is a str; give CorrelatedAggregator"),
+        ({"aggregator": "aggregator"}, r"aggregator is of type str; give CorrelatedAggregator"),
         ({"aggregator": aggregator, "seconds": None}, "seconds is of type NoneType.*give 0 to wait for all"),
     ):
         with pytest.raises(InvalidParameter, match=said):

@@ -215,7 +215,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         ({"epochs": 3.0}, "epochs=3.0 is not an integer >= 1"),
         ({"batch_size": "8"}, "batch_size='8' is not an integer >= 1"),
         ({"order_seed": -1}, "order_seed=-1 is not an integer >= 0"),
-        ({"receipt": "receipt.json"}, r"receipt is a str; give .*Receipt\(path\)"),
+        ({"receipt": "receipt.json"}, r"receipt is of type str; give .*Receipt\(path\)"),
     ],
 )
 def test_settings_of_other_types_are_refused(options: dict[str, Any], said: str) -> None:

@@ -106,7 +106,7 @@ def one_by_one(weights: jax.Array, batch: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"loss": "mean"}, "loss is a str; give a function"),
+        ({"loss": "mean"}, "loss is of type str; give a function"),
         ({"workload": lambda n: {"kind": "prefix", "n": n}}, "is for 'auto', but a factorization or a spec was given"),
         ({"remainder": "keep"}, "remainder='keep' is not one of drop, pad"),
         ({"users": 3}, "a list with one string, number or tuple for each example"),

@@ -324,13 +324,13 @@ class TestRefusals:
         ("settings", "said"),
         [
             ({"loss_reduction": "Mean"}, "loss_reduction='Mean' is not one of mean, sum"),
-            ({"batch_first": "no"}, "batch_first is a str; give True or False"),
+            ({"batch_first": "no"}, "batch_first is of type str; give True or False"),
             ({"overflow": "unlimted"}, "overflow='unlimted' is not one of abort, unlimited"),
             ({"remainder": "keep"}, "remainder='keep' is not one of drop, pad"),
             ({"generator": ""}, "generator='' is not one of torch, sfc64, shake128"),
             ({"memory_bytes": "1 GB"}, "memory_bytes='1 GB' is not an integer"),
             ({"users": 3}, "a list with one string, number or tuple for each example"),
-            ({"whole": 3}, "whole is a int; give a list"),
+            ({"whole": 3}, "whole is of type int; give a list"),
             ({"bands": 3}, f"bands=3, but C of the given factorization has {N}; leave bands out"),
             ({"spec": "auto", "bands": 4, "memory": 2}, "bands=4 keep 3 vectors of noise state, and memory=2"),
             ({"sampling": "balls_in_bins", "remainder": "pad"}, "remainder='pad' is for a fixed order"),
@@ -512,7 +512,7 @@ class TestAuto:
     def test_needs_somebody_who_solves(self):
         with pytest.raises(InvalidParameter, match="url=.*; or give solve=factorize.solve to solve it here"):
             private("auto")
-        with pytest.raises(InvalidParameter, match="solve is a bool; give solve=factorize.solve"):
+        with pytest.raises(InvalidParameter, match="solve is of type bool; give solve=factorize.solve"):
             private("auto", solve=True)
 
     def test_a_file(self, tmp_path):

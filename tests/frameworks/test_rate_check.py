@@ -100,7 +100,9 @@ def test_what_is_not_known_is_refused_and_a_run_that_was_not_seen_is_told() -> N
     ):
         with pytest.raises(InvalidParameter, match="at step 0 of 20. Train without the check"):
             RateCheck(job.optimizer)
-        with pytest.raises(InvalidParameter, match="optimizer is a .*; give the optimizer that make_private returned"):
+        with pytest.raises(
+            InvalidParameter, match="optimizer is of type .*; give the optimizer that make_private returned"
+        ):
             RateCheck(job.optimizer.original_optimizer)  # type: ignore[arg-type]
     job = private("SGD", 2.0)
     RateCheck(job.optimizer)

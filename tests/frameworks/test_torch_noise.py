@@ -177,7 +177,7 @@ class TestTypes:
         with pytest.raises(InvalidParameter, match=f"the optimizer is a {type(wrong).__name__}"):
             CorrelatedOptimizer(wrong, made, scale(made), seed=1 << 64)
         optimizer = torch.optim.SGD(parameters(), lr=0.1)
-        with pytest.raises(InvalidParameter, match="model is a str; give the model"):
+        with pytest.raises(InvalidParameter, match="model is of type str; give the model"):
             CorrelatedOptimizer(optimizer, made, scale(made), seed=1 << 64, model="net")
 
 

@@ -253,14 +253,14 @@ def test_settings_are_looked_at_again_when_training_begins(tmp_path: Path, monke
             "options has epsilon, which is none that make_private has and the trainer leaves",
         ),
         ({"options": {"loss": "not_looked_at"}}, "options has loss, which"),
-        ({"options": ["fixed"]}, "options is a list; give a dictionary"),
-        ({"example_losses": "mean"}, "example_losses is a str; give a function"),
+        ({"options": ["fixed"]}, "options is of type list; give a dictionary"),
+        ({"example_losses": "mean"}, "example_losses is of type str; give a function"),
     ],
 )
 def test_what_is_no_option_is_refused_before_a_model_is_made(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidParameter, match=said):
         PrivacyArguments(epsilon=4.0, delta=1e-5, **given)
-    with pytest.raises(InvalidParameter, match="privacy is a dict; give PrivacyArguments"):
+    with pytest.raises(InvalidParameter, match="privacy is of type dict; give PrivacyArguments"):
         PrivateTrainer(None, privacy={"epsilon": 4.0, **given})
 
 

@@ -32,7 +32,7 @@ def refuse_unlisted(model: object) -> None:
     """Raise InvalidParameter for a model that is no list, but has names, for example."""
     if isinstance(model, Mapping) or not isinstance(model, Iterable):
         raise InvalidParameter(
-            f"the model is a {type(model).__name__}; give a list of its arrays, in its order: list(model.values()), or "
-            "to_numpy_ndarrays() of Flower's record",
+            f"the model is of type {type(model).__name__}; give a list of its arrays, in its order: "
+            "list(model.values()), or to_numpy_ndarrays() of Flower's record",
             field="model",
         )

@@ -187,7 +187,7 @@ def test_no_round_is_released_after_the_receipt_was_closed(tmp_path: Path, facto
 
 
 def test_the_path_of_a_receipt_is_none(tmp_path: Path, factors: Factorization) -> None:
-    with pytest.raises(InvalidParameter, match=r"receipt is a PosixPath; give .*Receipt\(path\)"):
+    with pytest.raises(InvalidParameter, match=r"receipt is of type PosixPath; give .*Receipt\(path\)"):
         rounds_in(tmp_path, factors, receipt=tmp_path / "receipt.json")
 
 
@@ -492,9 +492,9 @@ def test_a_model_with_counters_is_refused_by_the_array(factors: Factorization, t
 
 
 def test_named_arrays_and_a_single_client_are_told_apart_from_lists(factors: Factorization, tmp_path: Path) -> None:
-    with pytest.raises(InvalidParameter, match=r"model is a dict; give a list .*list\(model.values\(\)\)"):
+    with pytest.raises(InvalidParameter, match=r"model is of type dict; give a list .*list\(model.values\(\)\)"):
         rounds_in(tmp_path, factors, model={"weights": MODEL[0], "bias": MODEL[1]})
-    with pytest.raises(InvalidParameter, match="model is a int; give a list"):
+    with pytest.raises(InvalidParameter, match="model is of type int; give a list"):
         rounds_in(tmp_path, factors, model=5)
     rounds = rounds_in(tmp_path, factors)
     with pytest.raises(InvalidParameter, match="rounds='two' is not an integer"):
