@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from importlib.abc import Loader
 
+_OF_NOISE = [
+    *("allowances", "checkpoints", "engines", "noise_kernels", "normals", "regions", "single_use"),
+    *(f"recurrences.{name}" for name in ("banded", "base", "buffered", "redrawn", "state_rounding", "tree")),
+]
+"""The modules of `factorize.noise` that stood in the client under the same name."""
+
 NEW_PATHS = {
     "factorize.accounting.calibration_request": "factorize.api.questions.calibration_request",
+    "factorize.accounting.loss_distributions": "factorize.samplings.loss_distributions",
     "factorize.adapters.example_gradients": "factorize.adapters.gradients.example_gradients",
     "factorize.adapters.jax_gradients": "factorize.adapters.jax_arrays.jax_gradients",
     "factorize.adapters.ranks.opacus_ranks": "factorize.adapters.opacus_ranks",
@@ -24,13 +31,11 @@ NEW_PATHS = {
     "factorize.auditor": "factorize.training.auditor",
     "factorize.certificate.certificate": "factorize.factors.certificate",
     "factorize.certificate.sensitivity": "factorize.factors.sensitivity",
+    **{f"factorize.client.{name}": f"factorize.noise.{name}" for name in _OF_NOISE},
     "factorize.client.factors": "factorize.client.held_factors",
     "factorize.client.noise": "factorize.noise.generator",
     "factorize.client.noise_source": "factorize.noise.source",
-    "factorize.client.normals": "factorize.noise.normals",
-    "factorize.client.regions": "factorize.noise.regions",
     "factorize.client.rows": "factorize.factors.rows",
-    "factorize.client.single_use": "factorize.noise.single_use",
     "factorize.factor_file": "factorize.factors.factor_file",
     "factorize.factorization": "factorize.factors.factorization",
     "factorize.first_steps": "factorize.samplings.first_steps",
@@ -47,7 +52,7 @@ NEW_PATHS = {
     "factorize.training.schedules": "factorize.training.learning_schedules",
     "factorize.workloads.state_space": "factorize.numbers.state_space",
 }
-EMPTY_ROOMS = {"factorize.certificate"}
+EMPTY_ROOMS = {"factorize.certificate", "factorize.client.recurrences"}
 """The packages of which every module has moved."""
 
 
