@@ -17,6 +17,7 @@ from typing import Any
 from factorize.api.commands.batch_report import Item
 from factorize.encoding import MAX_JSON_BYTES
 from factorize.errors import FactorizeError, InvalidParameter
+from factorize.format.container import read_whole
 from factorize.spec import parse_spec
 
 MAX_SPECS = 100_000
@@ -72,7 +73,7 @@ def _check_count(count: int, path: Path) -> None:
 
 def _read_grid(path: Path) -> Iterator[Item]:
     try:
-        document = tomllib.loads(path.read_bytes().decode("utf-8"))
+        document = tomllib.loads(read_whole(path).decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidParameter(f"{path} is not TOML: {error}") from None
     unknown = sorted(set(document) - set(_TABLES))

@@ -25,7 +25,7 @@ from factorize.api.terminal.sources import (
 from factorize.api.terminal.spec_command import options_of
 from factorize.api.terminal.targets import check_target, write_whole
 from factorize.client.held_factors import look_first
-from factorize.encoding import canonical_json, read_json
+from factorize.encoding import MAX_STRING, canonical_json, read_json
 from factorize.errors import InvalidParameter
 from factorize.factors.factorization import Factorization
 from factorize.numbers.scalars import check_choice
@@ -117,17 +117,24 @@ def _question(typed: dict[str, object], workload: str | None) -> Job:
     kind = kind_of(typed)
     known = {name: read(name, text, kind) if isinstance(text, str) else text for name, text in typed.items()}
     parts = _about(workload)
-    return read_job({**answers(kind, known, _ask, remark), **parts}, kind)
+    return read_job({**answers(kind, known, _ask, _refuse), **parts}, kind)
 
 
 def _ask(shown: str) -> str | None:
     """Show a question on stderr and return the line that is typed, or None where stdin has ended."""
     sys.stderr.write(shown)
     sys.stderr.flush()
-    line = sys.stdin.readline()
+    line = sys.stdin.readline(MAX_STRING)
     if not line:
         sys.stderr.write("\n")
     return line or None
+
+
+def _refuse(reason: str) -> None:
+    """Show why an answer is none, if a terminal is asked again: the next line of a pipe answers the next question."""
+    if not sys.stdin.isatty():
+        raise InvalidParameter(reason)
+    remark(reason)
 
 
 def _about(workload: str | None) -> dict[str, object]:

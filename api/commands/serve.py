@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from factorize.api.terminal.progress import display
 from factorize.api.terminal.sources import open_results
 from factorize.api.terminal.spec_command import options_of
 from factorize.errors import CorruptObject, InvalidParameter, NotFound, StoreUnavailable
+from factorize.format.container import read_whole
 from factorize.format.quantities import at_least, at_most
 from factorize.storage.fsck import StoreReport
 from factorize.storage.fsck import fsck as check_store
@@ -244,10 +246,10 @@ _TRUTHS = {"true": 1, "false": 0}
 
 def _read_scores(path: Path) -> tuple[list[float], list[float]]:
     """Return the scores and the coins of a table; spreadsheets begin it with a byte-order mark."""
+    table = read_whole(path)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, restval="")
-            named, rows = reader.fieldnames or (), list(reader)
+        reader = csv.DictReader(io.StringIO(table.decode("utf-8-sig"), newline=""), restval="")
+        named, rows = reader.fieldnames or (), list(reader)
         if {"score", "member"} <= set(named):
             coins = [float(_TRUTHS.get(row["member"].lower(), row["member"])) for row in rows]
             return [float(row["score"]) for row in rows], coins

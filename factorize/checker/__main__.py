@@ -18,6 +18,7 @@ from factorize.checker.report import Report
 from factorize.checker.strategy import read_factor_file
 from factorize.encoding import in_one_line, read_json
 from factorize.errors import EXTRAS, FactorizeError, InvalidParameter, TooLarge
+from factorize.format.container import read_whole
 from factorize.format.signatures import check_signature
 
 USAGE, INTERRUPTED = 2, 130
@@ -86,10 +87,10 @@ def _check(options: argparse.Namespace) -> tuple[list[tuple[str, Report]], bytes
     # Without its extras, the main package does not bring python-flint.
     from factorize.checker.receipt import check_receipt, compare_receipts
 
-    held = [(str(path), path.read_bytes()) for path in options.files]
+    held = [(str(path), read_whole(path)) for path in options.files]
     # A factor file begins with a length in 8 bytes, which always have a zero byte; JSON never does.
     factors = [data for _, data in held if b"\0" in data[:8]]
-    receipts = [(str(options.receipt), options.receipt.read_bytes())]
+    receipts = [(str(options.receipt), read_whole(options.receipt))]
     receipts += [(name, data) for name, data in held if b"\0" not in data[:8]]
     if len(receipts) == 1:
         signed = check_signature(options.receipt, options.signature, options.public_key)

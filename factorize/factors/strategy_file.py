@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from factorize.errors import CorruptObject, InvalidParameter, InvalidStrategy
-from factorize.format.container import local_path
+from factorize.format.container import local_path, read_whole
 from factorize.numbers.masked_entries import refuse_masked
 from factorize.structures.base import MAX_DENSE, Matrix
 from factorize.structures.layouts import build_matrix
@@ -165,7 +165,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    data = path.read_bytes()
+    data = read_whole(path)
     kind, read = "safetensors", load
     if path.suffix in (".npy", ".npz"):
         kind, read = path.suffix, _read_archive if path.suffix == ".npz" else _read_array

@@ -23,6 +23,8 @@ MAX_HEADER_BYTES = 100_000_000
 """The largest header that safetensors libraries read."""
 MAX_TENSORS = 64
 """The most tensors of a file, several times what any structure has, so that a header of millions is not read."""
+MAX_PIPE_BYTES = 1 << 28
+"""The most bytes that are read of a pipe or a device, which may have no end."""
 _KINDS: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 _PARTS = {"dtype", "shape", "data_offsets"}
 _NAME = re.compile(r"(?!https?://)[^\0\ud800-\udc7f\udd00-\udfff]+")  # The gap is for bytes that are no UTF-8.
@@ -54,6 +56,16 @@ def check_is_regular(path: Path) -> None:
     """Refuse a pipe or a device: it cannot be read twice, and one that nobody writes to would block for ever."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise InvalidParameter(f"{path} is a pipe or a device, which is read once; save it as a file", field="path")
+
+
+def read_whole(path: Path) -> bytes:
+    """Return the bytes of a file; refuse a pipe or a device that gives more than `MAX_PIPE_BYTES`."""
+    with path.open("rb") as stream:
+        data = stream.read(-1 if path.is_file() else MAX_PIPE_BYTES + 1)
+    if len(data) > MAX_PIPE_BYTES and not path.is_file():
+        message = f"{path} is a pipe or a device that gives more than {MAX_PIPE_BYTES} bytes; save it as a file"
+        raise InvalidParameter(message, field="path")
+    return data
 
 
 class Extent(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 
 from factorize.encoding import canonical_json, read_json, sha256
 from factorize.errors import BadSignature, InvalidParameter, MalformedJson, extras_named
-from factorize.format.container import check_is_regular, local_path
+from factorize.format.container import check_is_regular, local_path, read_whole
 from factorize.format.files import write_whole
 
 _MAX_BUNDLE_BYTES = 1 << 16
@@ -110,7 +110,7 @@ def sign_statement(statement: Mapping[str, object], *, private_key: str | Path, 
     digests = {ec.SECP256R1: hashes.SHA256(), ec.SECP384R1: hashes.SHA384(), ec.SECP521R1: hashes.SHA512()}
 
     def elliptic_key(private_key: Path) -> ec.EllipticCurvePrivateKey:
-        key = serialization.load_pem_private_key(private_key.read_bytes(), None)
+        key = serialization.load_pem_private_key(read_whole(private_key), None)
         if not isinstance(key, ec.EllipticCurvePrivateKey) or type(key.curve) not in digests:
             raise TypeError(key)
         return key

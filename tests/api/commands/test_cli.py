@@ -325,6 +325,15 @@ def test_factors_are_no_pipe(filled: CommandLine, within: CommandLine, tmp_path:
     assert "save it as a file" in within(command, tmp_path / "fifo", *options).error(2)
 
 
+@pytest.mark.parametrize(
+    "order", ["audit scores ZERO --epsilon 1", "batch ZERO.toml", "verify --strategy ZERO --participation single"]
+)
+def test_a_device_without_end_is_not_read_to_its_end(within: CommandLine, tmp_path: Path, order: str) -> None:
+    os.symlink("/dev/zero", tmp_path / "ZERO")
+    os.symlink("/dev/zero", tmp_path / "ZERO.toml")
+    assert "is a pipe or a device that gives more than 268435456 bytes; save it" in within(*order.split()).error(2)
+
+
 def test_a_spec_may_come_through_a_pipe(within: CommandLine) -> None:
     reading, writing = os.pipe()
     os.write(writing, spec_text(8).encode())

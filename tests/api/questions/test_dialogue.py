@@ -51,8 +51,18 @@ def test_questions_are_asked_until_each_has_an_answer() -> None:
     assert "delta: Input should be less than 1; got '2'" in told[2]
 
 
+def test_a_wrong_answer_of_a_pipe_is_not_followed_by_the_next_line(
+    asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("60000\nsix hundred\n10\n2\n1e-5\n\n"))
+    assert run(["recommend"]) == 2 and not asked
+    assert "batch_size: Input should be a valid integer; got 'six hundred'" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", io.StringIO("x" * 10_000))
+    assert run(["recommend"]) == 2 and sys.stdin.read(1)  # one that never ends is not read to its end
+
+
 def test_a_fleet_is_asked_for_its_own_numbers(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("0\n10\n30\n4\n1e-5\n\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("10\n30\n4\n1e-5\n\n"))
     assert run(["recommend", "--clients", "50", "--check-in", "7"]) == 0
     (job,) = asked
     assert isinstance(job, FleetRequest) and (job.clients, job.clients_a_round, job.rounds) == (50, 10, 30)

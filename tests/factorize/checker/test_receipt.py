@@ -191,7 +191,7 @@ def test_files_that_do_not_fit_in_memory_are_not_looked_at(
     def refuse(path: Path) -> bytes:
         raise MemoryError
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr("factorize.checker.__main__.read_whole", refuse)
     assert main([str(tmp_path / "receipt.json"), str(tmp_path / "vast.safetensors")]) == 6
     assert "too little memory" in capsys.readouterr().err
 
@@ -329,6 +329,16 @@ def test_a_receipt_may_come_through_a_pipe(tmp_path: Path, capsys: pytest.Captur
     assert main([f"/dev/fd/{reading}", str(tmp_path / "0.safetensors"), "--output", "card"]) == 0
     os.close(reading)
     assert capsys.readouterr().out.startswith("# Privacy of this model")
+
+
+def test_a_device_without_end_is_no_receipt_and_no_factors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("factorize.format.container.MAX_PIPE_BYTES", 100_000)
+    in_one_epoch(tmp_path)
+    for files in (["receipt.json", "/dev/zero"], ["/dev/zero", "0.safetensors"]):
+        assert main([str(tmp_path / name) for name in files]) == 2
+        assert "error: /dev/zero is a pipe or a device that gives more than 100000 " in capsys.readouterr().err
 
 
 def test_who_reads_the_report_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
