@@ -31,8 +31,8 @@ INPUTS = [LOCK, ROOT / "pyproject.toml", ROOT / "release" / "check.toml"]
 def main(arguments: list[str] | None = None) -> int:
     """Make a release.
 
-    The exit status is 1 where two builds differ, the commit is not what would be built, an address is missing, or the
-    golden corpus does not open.
+    The exit status is 1 where two builds differ, the commit is not what would be built, an address or the clients'
+    environment is missing, or the golden corpus does not open.
     """
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
     parser.add_argument("--to", type=Path, default=ROOT / "dist", help="folder for the files")
@@ -57,6 +57,11 @@ def main(arguments: list[str] | None = None) -> int:
     empty = [] if given.draft else [name for name, text in tomllib.loads(PLACE.read_text()).items() if not text]
     if empty:
         print(f"release/place.toml says no {' and no '.join(empty)}; fill it in, or give --draft", file=sys.stderr)
+        return 1
+    if not CLIENTS.exists():
+        print(
+            "the signatures of earlier releases need the clients' environment; make release makes it", file=sys.stderr
+        )
         return 1
     if not opens_what_was_released():
         print("what earlier releases wrote does not open or prove as it did; nothing was built", file=sys.stderr)

@@ -134,6 +134,10 @@ def test_a_release_needs_its_addresses_and_the_golden_corpus(
     monkeypatch.setattr(release, "PLACE", place)
     assert release.main(["--to", str(tmp_path)]) == 1
     assert "says no repository and no security; fill it in" in capsys.readouterr().err
+    monkeypatch.setattr(release, "CLIENTS", tmp_path / "none")
+    assert release.main(["--to", str(tmp_path), "--draft"]) == 1
+    assert "need the clients' environment; make release makes it" in capsys.readouterr().err
+    monkeypatch.setattr(release, "CLIENTS", place)
     assert release.main(["--to", str(tmp_path), "--draft"]) == 1
     assert "does not open or prove as it did; nothing was built" in capsys.readouterr().err
     place.write_text('repository = "https://example.org"\nsecurity = "a@example.org"\n')
