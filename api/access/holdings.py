@@ -102,8 +102,7 @@ class Holdings:
         )
         if int(count or 0) >= limit:
             raise QuotaExhausted(
-                f"{caller.name} has {count} jobs queued or running, and the limit is {limit}; wait for one, or "
-                "cancel it",
+                f"{caller.name} has {count} queued or running of {limit} jobs at most; wait for one, or cancel it",
                 OPEN_JOBS_SECONDS,
             )
 

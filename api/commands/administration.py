@@ -97,6 +97,7 @@ def _shown_job(job: dict[str, Any]) -> Shown:
         "spec": job["spec_digest"],
         **{name: job.get(name) for name in ("state", "workload", "submitted", "updated")},
         "progress": ", ".join(f"{name} {value}" for name, value in progress.items() if value is not None),
+        "notes": "; ".join(job.get("notes", [])),
         "error": f"{error['type']}: {error['message']}" if error else None,
     }
     return job, "\n".join(f"{name:<14}{value}" for name, value in shown.items() if value)

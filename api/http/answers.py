@@ -82,16 +82,17 @@ def json_response(document: object, status: int = 200, headers: Mapping[str, str
 
 
 def known_response(
-    request: Request, known: Result | SolveJob, headers: Mapping[str, str] = NO_HEADERS, notes: Sequence[str] = ()
+    call: Call, known: Result | SolveJob, headers: Mapping[str, str] = NO_HEADERS, notes: Sequence[str] = ()
 ) -> Response:
     """Return the manifest of a result, or the document of a job, which has an address where it was posted.
 
     Args:
-        request: the request; an address that names the bytes of a manifest can be kept for ever.
+        call: of the request; an address that names the bytes of a manifest can be kept for ever.
         known: what was found.
         headers: further headers.
         notes: what is to be known of a job.
     """
+    request = call.request
     if isinstance(known, Result):
         headers = {**headers, "ETag": f'"{known.digest}"', "Cache-Control": lasting(request, known)}
         return cacheable_response(request, known.text, headers, "application/json")
@@ -99,7 +100,8 @@ def known_response(
     headers = {**headers, "Location": f"/v1/factorizations/{known.spec_digest}"} if posted else dict(headers)
     if not known.finished:
         headers["Retry-After"] = str(RETRY_SECONDS)
-    return json_response(known.document() | ({"notes": list(notes)} if notes else {}), 202 if posted else 200, headers)
+    notes = [*notes, *call.service.engine.notes_on(known)]
+    return json_response(known.document() | ({"notes": notes} if notes else {}), 202 if posted else 200, headers)
 
 
 def lasting(request: Request, result: Result) -> str:

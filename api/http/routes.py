@@ -60,7 +60,7 @@ async def post_factorization(call: SubmitCall, matrices: Matrices = None, dtype:
         known = await run_sync(known_of, call, known.spec_digest)
         if isinstance(known, Result) and form:
             known = await _make_form(call, known, form)
-    return known_response(call.request, known, headers, notes)
+    return known_response(call, known, headers, notes)
 
 
 @router.post("/v1/canonicalize", openapi_extra=SPEC_BODY, responses=answers(200, 413, document="CanonicalSpec"))
@@ -86,7 +86,7 @@ async def get_factorization(call: ReadCall, name: str, matrices: Matrices = None
 
     A form of the file that nobody has had made is not found; a `POST` to the same address makes it.
     """
-    return known_response(call.request, await run_sync(known_of, call, digest_in(name), read_form(matrices, dtype)))
+    return known_response(call, await run_sync(known_of, call, digest_in(name), read_form(matrices, dtype)))
 
 
 @router.post("/v1/factorizations/{name}", responses=answers(200, 404, 410, 413, document="Manifest"))
@@ -96,7 +96,7 @@ async def post_form(call: SubmitCall, name: str, matrices: Matrices = None, dtyp
     It is made, certified and stored the first time, and counts for the caller who asked first.
     """
     form, result = read_form(matrices, dtype), await run_sync(result_of, call, name)
-    return known_response(call.request, await _make_form(call, result, form) if form else result)
+    return known_response(call, await _make_form(call, result, form) if form else result)
 
 
 @router.delete("/v1/factorizations/{name}", status_code=202, responses=answers(202, 404, 409, 410, document="Job"))
@@ -117,7 +117,7 @@ async def cancel_factorization(call: SubmitCall, name: str) -> Response:
 )
 async def retry_factorization(call: SubmitCall, name: str) -> Response:
     """Queue a failed or cancelled job again, as posting its spec does."""
-    return known_response(call.request, await run_sync(call.service.retry, digest_in(name), call.caller))
+    return known_response(call, await run_sync(call.service.retry, digest_in(name), call.caller))
 
 
 async def _about_body(call: Call, answer: Callable[[bytes], Answer], form: Form = ANY_FORM) -> Answer:

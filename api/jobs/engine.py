@@ -131,6 +131,16 @@ class JobEngine(FollowedJobs):
         """Largest ``memory_mb`` that a worker can take; None while no worker is known."""
         return max(self.rooms)[0] if self.rooms else None
 
+    def notes_on(self, job: SolveJob) -> list[str]:
+        """Return why a queued job waits in vain: it was taken while no worker was known, or larger ones have gone."""
+        if job.state != "queued" or not self.rooms or self._fits(*self._room_for(job)):
+            return []
+        needed, largest = job.memory_mb / 1024, max(self.rooms)[0] / 1024
+        return [
+            f"it waits for a worker with {needed:.1f} GiB, and the largest has {largest:.1f} GiB (capacity_mb); start "
+            "a larger one, or cancel the job and use a smaller n or a structured mechanism"
+        ]
+
     def submit(self, order: JobOrder, within: Within = lambda *_: None) -> SolveJob:
         """Have a spec solved, once. Blocks for a few milliseconds.
 

@@ -47,7 +47,7 @@ def test_open_jobs_are_those_of_a_name_and_a_refused_job_is_not_begun(desk: Desk
     one, other, free = caller("a", open_jobs=2), caller("b", open_jobs=2), caller("c")
     for number in range(2):
         desk.submit(one, number)
-    with pytest.raises(QuotaExhausted, match="a has 2 jobs queued or running, and the limit is 2") as refused:
+    with pytest.raises(QuotaExhausted, match="a has 2 queued or running of 2 jobs at most") as refused:
         desk.submit(one, 2)
     assert refused.value.seconds == 10
     assert desk.ledger.get(f"{2:064x}") is None and not desk.holdings.has_job(one, f"{2:064x}")

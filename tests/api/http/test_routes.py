@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import LiveService, serving, serving_apart
+from command_line import CommandLine
+from servers import SLOW_SOLVER, LiveService, serving, serving_apart
 
 from factorize.api.jobs.solve_job import JobOrder
 from factorize.format.files import Files
@@ -206,6 +207,19 @@ def test_more_matrices_than_memory_are_refused(live_service: LiveService, monkey
     monkeypatch.setattr(engine, "rooms", [(0, 1)])
     assert "Stream the rows" in live_service.post(spec, query="?matrices=C_inv,B").problem(422, "too-large")["detail"]
     assert live_service.post(spec, query="?matrices=C").json() == base
+
+
+def test_a_job_that_no_worker_has_room_for_says_so(tmp_path: Path, within: CommandLine) -> None:
+    with serving(tmp_path / "store", solver=SLOW_SOLVER) as live:
+        place = live.post({"workload": {"kind": "prefix", "n": 2000}, "mechanism": {"kind": "dense"}}).headers[
+            "location"
+        ]
+        assert "notes" not in live.get(place).json()
+    with serving(tmp_path / "store", solver=SLOW_SOLVER, capacity_mb=100) as live:
+        job = live.until(place, lambda found: found.get("notes"))
+        assert job["state"] == "queued" and job["notes"][0].startswith("it waits for a worker with ")
+        assert "the largest has 0.1 GiB (capacity_mb); start a larger one, or cancel the job" in job["notes"][0]
+        assert job["notes"][0] in within("jobs", "show", job["spec_digest"], "--service", live.url).out
 
 
 def test_what_does_not_fit_is_refused_with_the_estimate(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ export async function jobPage(main, job, { signal, again }) {
     el("h1", {}, "Job"),
     el("p", {}, "Spec ", el("code", { class: "digest" }, name)),
     el("p", { class: "hint" }, `Submitted ${time(job.submitted)} UTC. The solve goes on when this page is closed.`),
+    ...(job.notes ?? []).map((text) => el("p", { class: "hint" }, `Note: ${text}.`)),
     el("div", { class: "card" }, state, numbers, chart, el("p", { class: "actions" }, open ? cancel : retry)),
   );
   if (!open) {
