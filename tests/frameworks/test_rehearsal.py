@@ -860,6 +860,25 @@ def test_long_texts_to_which_others_are_padded(several: bool, masked: bool, drop
             train(made, loss)
 
 
+def test_a_loop_may_change_the_batch_that_it_is_given() -> None:
+    """Three examples have the longest of three texts, so one half of them alone can be padded as the batch is."""
+    longest = private(network()).loader.order[0][:3]
+    rows = [([x[: LENGTH if i == each else 3] for each in longest], y[0]) for i, (x, y) in enumerate(texts())]
+
+    def collate(items: Any) -> dict[str, Any]:
+        columns = zip(*(item[0] for item in items), strict=True)
+        padded = [torch.nn.utils.rnn.pad_sequence([x + 1 for x in each], True) for each in columns]
+        return {"texts": padded, "labels": torch.stack([y for _, y in items])}
+
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        labels = batch.pop("labels")
+        return cross_entropy(sum((model(x) * (x > 0)[..., None]).sum(1) for x in batch.pop("texts")), labels)
+
+    torch.manual_seed(4)
+    model = torch.nn.Sequential(torch.nn.Embedding(WORDS + 1, 6), torch.nn.Linear(6, WORDS))
+    train(private(model, DataLoader(rows, batch_size=SIZE, collate_fn=collate), batch_size=None), loss)  # type: ignore
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_a_collation_that_draws_for_texts_of_several_lengths(own: bool) -> None:
     """As for masked language models: where the padding is another, the draws fall on other words."""

@@ -277,7 +277,8 @@ def alter_batches(
     if True in found and shapes:
         others = sorted(set(range(size)) - {i for i, _ in found[True].kept})
         more = (replace(others, new) for new in (*instead, *(items[i] for i in others)))
-        altered[1:1] = [next((each for each in more if each is not None and each.alike and each.other), found[True])]
+        again = found[True]._replace(batch=deepcopy(found[True].batch))  # a loop or a model may change what it is given
+        altered[1:1] = [next((each for each in more if each is not None and each.alike and each.other), again)]
     if drop and size > 1:
         before.restore()
         pairs = [(i, place) for place, i in enumerate(range(0, size, max(2, size // MAX_KEPT_EXAMPLES)))]
