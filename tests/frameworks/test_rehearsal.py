@@ -448,8 +448,26 @@ class TestRows:
             train(private(model), lambda m, b: mean(m._module[:3], b))
 
 
+class Attending(torch.nn.MultiheadAttention):
+    """Attention that returns a view, as torch's linear layers do where they have a bias and words."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(*x.movedim(1, 0)[None].expand(3, -1, -1, -1), need_weights=False)[0].movedim(0, 1)
+
+
+class Gate(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.drop = torch.nn.Parameter(torch.ones(8)), torch.nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.drop(x * self.weight)
+
+
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "streamed"])
-@pytest.mark.parametrize("name", ["words", "circles", "channels last", "one pixel", "in place", "no bias", "table"])
+@pytest.mark.parametrize(
+    "name", ["words", "circles", "channels last", "one pixel", "in place", "views", "no bias", "table"]
+)
 def test_settings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) -> None:
     torch.manual_seed(4)
     words = torch.nn.Sequential(torch.nn.Embedding(WORDS, 6, padding_idx=0), torch.nn.Linear(6, WORDS))
@@ -474,11 +492,14 @@ def test_settings_of_layers_are_those_of_plain_autograd(name: str, mode: Any) ->
     )
     adding = Layer(lambda x: x.add_(1.0))
     in_place = network(torch.nn.ReLU(inplace=True), torch.nn.GroupNorm(2, 8), adding, torch.nn.Dropout(0.5, True))
+    words_of = torch.nn.Unflatten(1, (2, 4)), torch.nn.Linear(4, 4), adding, Attending(4, 2), adding, torch.nn.Flatten()
+    views = network(*words_of, Gate(), adding)
     others = {
         "circles": (circles, mean, vectors()),
         "channels last": (last, mean, vectors()),
         "one pixel": (pixel, mean, vectors()),
         "in place": (in_place, mean, vectors()),
+        "views": (views, mean, vectors()),
         "no bias": (network(torch.nn.LayerNorm(8, bias=False)), mean, vectors()),
         "table": (network(torch.nn.Unflatten(1, (2, 4)), Windows(), torch.nn.Flatten()), mean, vectors()),
     }

@@ -180,26 +180,34 @@ class ExampleGradients(GradSampleModule):
     def _end_sequences(self, *_: object) -> None:
         self._sorted = None
 
-    def capture_activations_hook(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], output: Output) -> None:
+    def capture_activations_hook(
+        self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], output: Output
+    ) -> Output | None:
         """Keep a layer's inputs until the gradient of its output comes, and those of an embedding where it looks up."""
-        if not isinstance(module, torch.nn.Embedding) and module not in self._copies:
-            self._capture(module, inputs, output)
+        if isinstance(module, torch.nn.Embedding) or module in self._copies:
+            return None
+        output = _no_view(module, output)
+        self._capture(module, inputs, output)
+        return output
 
     def _capture_call(
         self, layer: torch.nn.Module, inputs: Sequence[object], options: Mapping[str, object], output: Output
-    ) -> None:
+    ) -> Output | None:
         """Keep all that a layer got, for its copy."""
         with _named_errors(layer):
             first = first_of(output)
             if not (self.hooks_enabled and layer.training and first.requires_grad):
-                return
+                return None
             call = self._copies[layer].end(inputs, options, output, self._find_examples(layer, first))
+            output = _no_view(layer, output)
+            first = first_of(output)
             kept = [first.new_empty(()).expand(first.shape)]
         layer.activations = [*getattr(layer, "activations", ()), kept]
         for p in layer.parameters():
             if p.requires_grad:
                 p._forward_counter += 1
         first.register_hook(partial(self._take_gradient, layer, kept, call.layout, call, None))
+        return output
 
     def _capture(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], output: Output) -> None:
         held = len(getattr(module, "activations", ()))
@@ -288,6 +296,16 @@ class ExampleGradients(GradSampleModule):
                     module, None, (own,), loss_reduction=self.loss_reduction, batch_first=self.batch_first
                 )
         self._call = None
+
+
+def _no_view(layer: torch.nn.Module, output: Output) -> Output:
+    """Return what a layer returns as no view: torch drops the hooks of one that a later layer changes in place."""
+    first = first_of(output)
+    if not (first.requires_grad and first._is_view() and type(output) in (torch.Tensor, tuple)):
+        return output
+    linear = isinstance(layer, torch.nn.Linear)  # keeps no output, so it may be changed, as that of one without a bias
+    own = torch.ops.aten._unsafe_view(first, first.shape) if linear else first.clone()
+    return own if first is output else (own, *output[1:])
 
 
 def _has_parts_apart(layer: torch.nn.Module) -> bool:

@@ -67,7 +67,7 @@ class LayerCopy:
         self._drew_the_same = False  # whether a call was compared that drew numbers
         self._rows: tuple[bool, ...] = ()  # which of what the last call got had the examples' axis
 
-    def add_hooks(self, capture: Callable[..., None]) -> list[RemovableHandle]:
+    def add_hooks(self, capture: Callable[..., Output | None]) -> list[RemovableHandle]:
         """Have the layer keep what its copy needs of a call, and run a hook with what it got and returned."""
         handles = [
             self._layer.register_forward_pre_hook(self._begin),
@@ -101,7 +101,7 @@ class LayerCopy:
                 "it changes a buffer, such as running statistics, those of spectral_norm (call eval() on "
                 "parametrizations.weight[0] after train()), or a cache (call the model once before)"
             )
-        first = first_of(output).detach()
+        first = first_of(output).detach().clone()  # a later layer may change it in place
         if not first.dim():
             raise TypeError("it returns one number for all examples first, such as a mean loss")
         device = first.device.type
