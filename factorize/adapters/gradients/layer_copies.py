@@ -65,7 +65,7 @@ class LayerCopy:
         self._numbers: DrawnNumbers
         self._buffers = list[tuple[int, int]]()  # the buffers before a call, and their versions
         self._drew_the_same = False  # whether a call was compared that drew numbers
-        self._rows: tuple[bool, ...] = ()  # which of what the last call got had the examples' axis
+        self._rows: tuple[int | None, ...] = ()  # the examples' axis in each of what the last call got, if it had one
 
     def add_hooks(self, capture: Callable[..., Output | None]) -> list[RemovableHandle]:
         """Have the layer keep what its copy needs of a call, and run a hook with what it got and returned."""
@@ -130,8 +130,9 @@ class LayerCopy:
             return {named[name]: one.new_zeros(0, *one.shape) for name, one in zip(trained, values, strict=True)}
 
         def run_again(values: Sequence[torch.Tensor], place: torch.Tensor | None, *own: torch.Tensor) -> torch.Tensor:
-            mine = (_turn(each, axis) for each in own)
-            given = [next(mine) if has else each for each, has in zip(call.given, self._rows, strict=True)]
+            mine = iter(own)
+            pairs = zip(call.given, self._rows, strict=True)
+            given = [each if found is None else _turn(next(mine), found) for each, found in pairs]
             inputs, options = tree_unflatten(given, call.form)
             parameters = {**named, **dict(zip(trained, values, strict=True))}
             with RepeatedMasks(call.numbers, place) if call.numbers and place is not None else nullcontext():
@@ -158,19 +159,22 @@ class LayerCopy:
             zip([named[name] for name in trained], self._map(call, grad(weighted_sum), values, gradient), strict=True)
         )
 
-    def _choose_rows(self, call: LayerCall, rows: int) -> list[tuple[bool, ...]]:
-        """Return which inputs may have the examples' axis, the likely ones first: a mask may be as long by chance.
+    def _choose_rows(self, call: LayerCall, rows: int) -> list[tuple[int | None, ...]]:
+        """Return where inputs may have the examples' axis, the likely ones first: a mask may be as long by chance.
+
+        Beside tensors that begin with time, a mask of padding begins with the examples.
 
         Raises:
             TypeError: none has.
         """
-        axis = call.layout.axis
-        fit = [isinstance(each, torch.Tensor) and each.shape[axis:][:1] == (rows,) for each in call.given]
-        places = [i for i, fits in enumerate(fit) if fits]
+        shapes = [each.shape if isinstance(each, torch.Tensor) else () for each in call.given]
+        axes = sorted({0, call.layout.axis}, reverse=True)
+        found = [next((axis for axis in axes if shape[axis:][:1] == (rows,)), None) for shape in shapes]
+        places = [i for i, axis in enumerate(found) if axis is not None]
         if not places:
             raise TypeError("none of what it takes is a tensor with the batch axis")
         without = [set(places) - {i} for i in places] if len(places) > 1 else []
-        choices = [tuple(i in kept for i in range(len(fit))) for kept in (*without, places)]
+        choices = [tuple(axis if i in kept else None for i, axis in enumerate(found)) for kept in (*without, places)]
         return sorted(choices[::-1], key=lambda each: each != self._rows)
 
     def _returns(self, call: LayerCall, run_again: Callable[..., torch.Tensor], values: list[torch.Tensor]) -> bool:
@@ -186,8 +190,8 @@ class LayerCopy:
         self, call: LayerCall, function: Callable[..., Result], values: list[torch.Tensor], *more: torch.Tensor
     ) -> Result:
         """Return what a function of values, and of each example's part of what the layer got, makes of all examples."""
-        given, axis = zip(call.given, self._rows, strict=True), call.layout.axis
-        own = [_turn(each, axis) for each, has in given if has and isinstance(each, torch.Tensor)]
+        given = zip(call.given, self._rows, strict=True)
+        own = [_turn(each, axis) for each, axis in given if axis is not None and isinstance(each, torch.Tensor)]
         rows = [each.reshape(-1, call.layout.parts, *each.shape[1:]) for each in (*more, *own)]
         device, numbers = call.output.device, call.numbers
         places = None if numbers is None else torch.arange(len(rows[0]), device=device)
