@@ -135,7 +135,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: torch.nn.Module | N
     Raises:
         InvalidParameter: see the messages.
     """
-    if not hasattr(optimizer, "param_groups"):
+    if not isinstance(optimizer, torch.optim.Optimizer):
         message = f"the optimizer is a {type(optimizer).__name__}; give an optimizer of torch, or a list of several"
         raise InvalidParameter(message, field="optimizer")
     for part in parts_of(optimizer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -68,6 +69,8 @@ LOADERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no batches": (lambda d: DataLoader(d, batch_size=None), "batch_size=None"),
     "a stream": (lambda _d: DataLoader(Stream(), SIZE), "Stream has no length"),
     "an iterator": (iter, "has no length"),
+    "another library's": (lambda d: SimpleNamespace(dataset=d), r"has no length.*give its .dataset with batch_size="),
+    "columns": (lambda d: dict(zip("xy", d.tensors, strict=True)), "the dict has x, y in place of examples 0, 1, 2"),
     "no example": (lambda _d: DataLoader([], SIZE), "the list has no example; look at the path or the filter"),
     "sparse items": (lambda d: DataLoader([(x.to_sparse(), y) for x, y in d], SIZE), r"sparse or nested.*to_dense\(\)"),
     "sparse batches": (
@@ -292,6 +295,10 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "stale": (stale, "0.weight, 0.bias: frozen, but with an old gradient"),
     "LBFGS": (lambda m: torch.optim.LBFGS(m.parameters()), "LBFGS computes several gradients"),
     "SAM": (lambda m: Sharp(m.parameters(), lr=0.1), "Sharp computes several gradients per step"),
+    "another library's": (
+        lambda m: SimpleNamespace(param_groups=SGD(m.parameters()).param_groups, step=None),
+        "the optimizer is a SimpleNamespace; give an optimizer of torch",
+    ),
     "sparse": (lambda m: torch.optim.SparseAdam(m.parameters()), "SparseAdam needs sparse"),
 }
 

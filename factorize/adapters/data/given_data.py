@@ -159,12 +159,22 @@ def _replaced(batches: BatchSampler, sampling: str) -> Iterable[str]:
 
 def _check_dataset(dataset: object) -> None:
     """Refuse data without an order of their own."""
+    kind = type(dataset).__name__
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise InvalidParameter(
-            f"{type(dataset).__name__} has no length or no index, so nobody can tell which examples a step uses; give "
-            "a data set with __len__ and __getitem__ (list(stream), if it fits into memory)",
-            field="data",
-        )
-    if not len(dataset):
-        message = f"the {type(dataset).__name__} has no example; look at the path or the filter that it was made by"
+        way_out = "a data set with __len__ and __getitem__ (list(stream), if it fits into memory)"
+        if hasattr(dataset, "dataset"):  # as a loader of Fabric, fastai or grain may have
+            way_out = "its .dataset with batch_size=, or torch's own DataLoader of it"
+        message = f"{kind} has no length or no index, so nobody can tell which examples a step uses; give {way_out}"
         raise InvalidParameter(message, field="data")
+    if not len(dataset):
+        message = f"the {kind} has no example; look at the path or the filter that it was made by"
+        raise InvalidParameter(message, field="data")
+    if hasattr(dataset, "keys"):
+        try:
+            dataset[0]
+        except (KeyError, IndexError, TypeError, AttributeError):
+            names = ", ".join(str(each)[:20] for each in list(dataset.keys())[:3])
+            message = (
+                f"the {kind} has {names} in place of examples 0, 1, 2, ...; give one of these, or a list of its rows"
+            )
+            raise InvalidParameter(message, field="data") from None
