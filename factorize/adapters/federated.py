@@ -301,6 +301,8 @@ class FederatedRounds(Secret):
             noise.close(self._written)  # the round that was not written is taken again, and nobody has seen its row
         self._broken = True
         self._unlock()
+        if self._receipt is not None:
+            self._receipt.release()
 
     def _sort_out(self, clients: Iterable[object]) -> tuple[list[ClientId], list[tuple[object, str, str]]]:
         """Return the ids that may take part in this round, and (client, reason, why) of the others, each once."""
@@ -326,7 +328,7 @@ class FederatedRounds(Secret):
         Raises:
             InvalidParameter: the receipt has rounds that the state does not know, or lacks more than the last.
         """
-        count_step = None
+        count_step, self._receipt = None, receipt
         if receipt is not None:
             refuse_no_receipt(receipt)
             if receipt.path == self.path:

@@ -221,6 +221,11 @@ class Receipt:
         self._write()
         self._lock.release()
 
+    def release(self) -> None:
+        """Let another process continue the run; this one may still close it, if no other has gone on."""
+        if self._lock is not None:
+            self._lock.release()
+
     def _not_begun(self) -> InvalidParameter:
         if self._elsewhere:
             message = "the first process alone writes {}; ask it there, or statement.epsilon_so_far(steps)"

@@ -33,8 +33,9 @@ def begun(receipt: Receipt, factors: Any) -> ParticipationAuditor:
     return auditor
 
 
-def rounds(path: Path, factors: Any) -> FederatedRounds:
+def rounds(path: Path, factors: Any, receipt: Receipt | None = None) -> FederatedRounds:
     settings: dict[str, Any] = {"clients": 8, "clients_a_round": 2, "clip_norm": 1.0, "seed": 3 << 100}
+    settings["receipt"] = receipt
     return FederatedRounds(path, factors, PrivacyTarget(epsilon=4.0, delta=1e-5), [np.zeros(3)], **settings)
 
 
@@ -74,6 +75,16 @@ def test_a_second_server_is_refused_behind_a_link(tmp_path: Path, factors: Any) 
     assert "is in use by process" in refusal_in_a_fork(lambda: rounds(link, factors))
     assert link.is_symlink()
     first.stop()
+
+
+def test_another_process_continues_rounds_that_were_stopped(tmp_path: Path, factors: Any) -> None:
+    """As a script does that makes the rounds for a job of NVFlare, whose server makes them again."""
+    receipt = Receipt(tmp_path / "receipt.json")
+    first = rounds(tmp_path / "state", factors, receipt)
+    again = lambda: rounds(tmp_path / "state", factors, Receipt(receipt.path))  # noqa: E731
+    assert "is in use by process" in refusal_in_a_fork(again)
+    first.stop()
+    assert refusal_in_a_fork(again) == ""
 
 
 def test_a_job_may_change_its_folder(tmp_path: Path, factors: Any, monkeypatch: pytest.MonkeyPatch) -> None:
