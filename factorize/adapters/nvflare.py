@@ -20,6 +20,7 @@ from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.fedavg import FedAvg
+from nvflare.fuel.utils import fobs
 
 from factorize.adapters.federated import FederatedRounds
 from factorize.adapters.gradients.clipped_sums import clipped, host_array, unflattened
@@ -173,11 +174,16 @@ class CorrelatedFedAvg(FedAvg):
                 message = f"{name}={options[name]} is known from the rounds ({given}); leave it out"
                 raise InvalidParameter(message, field=name)
         self._trained: dict[str, np.ndarray] = {}
+        params = (model.params if isinstance(model, FLModel) else model) or {}
+        if any(hasattr(each, "new_tensor") for each in params.values()):
+            from nvflare.app_opt.pt.decomposers import TensorDecomposer  # of torch; its persistor registers it likewise
+
+            fobs.register(TensorDecomposer)
         if rounds.last is not None:
             names = aggregator.names
             self._trained = {name: old + step for name, old, step in zip(names, *rounds.last, strict=True)}
             if model is not None:
-                model = self._resumed((model.params if isinstance(model, FLModel) else model) or {})
+                model = self._resumed(params)
         settings = {"num_rounds": rounds.steps - rounds.step, "ignore_result_error": True, **options}
         rounds.check_ahead(settings["num_rounds"])
         super().__init__(
@@ -232,6 +238,7 @@ class CorrelatedFedAvg(FedAvg):
         missing = set(self.aggregator.names) - set(data.params)
         if missing:
             message = f"the model has no parameters {sorted(missing)}; give the aggregator the model's own names"
+            message += "" if data.params else ", and the workflow model= or a persistor"
             raise InvalidParameter(message, field="names")
         self.aggregator.model = [host_array(data.params[name]) for name in self.aggregator.names]
         self._rounds.check_ahead(model=self.aggregator.model)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.fedavg import FedAvg
+from nvflare.fuel.utils import fobs
 from nvflare_job import FULL, KILLED
 
 from factorize.adapters.federated import FederatedRounds
@@ -256,6 +258,14 @@ def test_the_workflow_of_nvflare_itself_is_refused_before_a_client_is_asked(tmp_
     assert rounds.step == 0 and not rounds.known and not workflow.asked
 
 
+def test_a_workflow_without_a_model_is_told_where_it_comes_from(tmp_path: Path) -> None:
+    rounds, _ = rounds_in(tmp_path)
+    workflow = workflow_of(rounds, {})
+    with pytest.raises(InvalidParameter, match=r"no parameters \['bias', 'weights'\]; .* model= or a persistor"):
+        workflow.run()
+    assert rounds.step == 0 and not workflow.asked
+
+
 class Tensor(np.ndarray):
     """An array that adds arrays of its own kind alone, as tensors of bfloat16."""
 
@@ -267,11 +277,20 @@ class Tensor(np.ndarray):
         return super().__add__(other)
 
 
-def test_what_the_rounds_do_not_train_is_in_the_model_after_a_restart(tmp_path: Path) -> None:
-    """Such as the counters of batch norm, which clients do not send; and the model keeps its tensors."""
+def test_what_the_rounds_do_not_train_is_in_the_model_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the counters of batch norm, which clients do not send; and the model keeps its tensors.
+
+    NVFlare can send tensors, which its persistor of torch tells it, and here nobody else: clients would ask for ever.
+    """
+    told = mock.Mock()
+    monkeypatch.setattr(fobs, "register", told)
+    monkeypatch.setitem(sys.modules, "nvflare.app_opt.pt.decomposers", SimpleNamespace(TensorDecomposer="of torch"))
     whole = {**{name: array.view(Tensor) for name, array in MODEL.items()}, "counter": np.array(3)}
     rounds, _ = rounds_in(tmp_path)
     workflow_of(rounds, whole, num_rounds=1).run()
+    told.assert_called_once_with("of torch")
     rounds.stop()
     workflow = workflow_of(rounds_in(tmp_path)[0], whole, num_rounds=1)
     workflow.run()
