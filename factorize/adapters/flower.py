@@ -270,16 +270,16 @@ class CorrelatedNoise(Strategy):
         return named, refused
 
     def _update(self, reply: Message, current: list[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield a client's model minus the given one.
+        """Yield a client's model minus the given one, for the names of the model; whatever else it sends is left out.
 
         Raises:
             ValueError: the reply has no record of arrays with the model's names, or several records.
         """
         records = list(reply.content.array_records.values())
-        if len(records) != 1 or list(records[0]) != list(self._arrays):
+        if len(records) != 1 or not set(records[0]) >= set(self._arrays):
             raise ValueError(f"one record with the model's names is needed, not {[*map(list, records)]}")
-        for given, old in zip(records[0].to_numpy_ndarrays(), current, strict=True):
-            new = np.asarray(given)
+        for name, old in zip(self._arrays, current, strict=True):
+            new = np.asarray(records[0][name].numpy())
             if np.issubdtype(new.dtype, np.floating) and new.shape == old.shape:
                 with np.errstate(over="ignore", invalid="ignore"):  # entries that are not finite are refused by name
                     new = new.astype(np.float64) - old
