@@ -253,6 +253,8 @@ def _rate_notes(optimizer: torch.optim.Optimizer, private: CorrelatedOptimizer, 
         return []
     inner = getattr(optimizer, "original_optimizer", optimizer)
     group, name = inner.param_groups[0], type(inner).__name__.lower()
+    if "lr" not in group:  # as where the losses, or a schedule of its own, would set the rate
+        return []
     size = sum(one.numel() for one in private.params)
     rate = float(group.get("initial_lr", group["lr"]))  # the schedule's largest rate, if there is one
     best = rate_for(name, group.get("momentum", 0.0), size, planned.factors, planned.calibration)

@@ -719,6 +719,22 @@ def test_the_statement_notes_a_rate_that_is_far_from_what_such_noise_asks_for():
     assert clipped_twice == [note], "Adam takes the same rate at every clip norm"
 
 
+class Rateless(torch.optim.Optimizer):
+    """An optimizer that sets its rate itself, as A2Grad does."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            p.data -= 0.1 * p.grad
+
+
+def test_an_optimizer_without_a_rate_trains_without_a_note_on_it() -> None:
+    made = private(kind=Rateless)
+    assert made.statement.notes == [] and len(train(made)) == N
+
+
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad])
 def test_the_statement_notes_an_optimizer_that_took_steps_before_the_job(kind: Any) -> None:
     """Its moments, and the weights, may be those of the same data without noise."""
