@@ -226,7 +226,7 @@ def test_settings_of_other_types_are_refused(options: dict[str, Any], said: str)
         private(**options)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch, about its future
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # of torch, about its future
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="the model is a list; give a torch.nn.Module"):
         check_model([network()])  # type: ignore[arg-type]  # as a caller without types may
@@ -234,7 +234,7 @@ def test_what_is_no_module_is_refused() -> None:
     check_model(torch.nn.Sequential(frozen, torch.nn.Linear(3, 3)))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # of torch's compiler, about itself
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize("name", MODELS)
