@@ -359,6 +359,20 @@ def test_transformers_of_torch_have_gradients_of_each_example(name: str, mode: s
         assert_gradients_of_each_example(ENCODERS[name], mode, (8, 8))
 
 
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_time_may_be_as_long_as_a_later_batch() -> None:
+    """The first batch tells a mask of padding from one of time."""
+    model, plain = ExampleGradients(ENCODERS["time first, padded"](), rehearsed=True), ENCODERS["time first, padded"]()
+    for length in (5, 8):
+        x = torch.randint(WORDS, (8, length), generator=torch.Generator().manual_seed(1))
+        model.zero_grad()
+        loss_of(model, x).backward()
+        plain.zero_grad()
+        loss_of(plain, x[2:3]).backward()
+        for mine, own in zip(map(rows_of, model.parameters()), plain.parameters(), strict=True):
+            assert torch.allclose(mine[2], own.grad, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
 @pytest.mark.parametrize("make", [Random, *(partial(each, dropped=0.5) for each in ENCODERS.values())])
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")

@@ -175,6 +175,9 @@ class LayerCopy:
             raise TypeError("none of what it takes is a tensor with the batch axis")
         without = [set(places) - {i} for i in places] if len(places) > 1 else []
         choices = [tuple(axis if i in kept else None for i, axis in enumerate(found)) for kept in (*without, places)]
+        if self._rows not in choices and len(self._rows) == len(shapes):  # as where time is as long as this batch
+            known = zip(self._rows, shapes, strict=True)
+            choices += [self._rows] * all(axis is None or shape[axis:][:1] == (rows,) for axis, shape in known)
         return sorted(choices[::-1], key=lambda each: each != self._rows)
 
     def _returns(self, call: LayerCall, run_again: Callable[..., torch.Tensor], values: list[torch.Tensor]) -> bool:
