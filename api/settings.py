@@ -209,8 +209,8 @@ class Settings(BaseSettings):
         return sources["init_settings"], sources["env_settings"], file
 
 
-def ledger_url(settings: Settings) -> str:
-    """Return the URL of the job ledger: the one that is set, or an SQLite file in the store's directory.
+def ledger_url(settings: Settings) -> str | Path:
+    """Return the URL of the job ledger that is set, or the path of an SQLite file in the store's directory.
 
     Raises:
         InvalidParameter: none is set, and the store is in a bucket, where no ledger can be.
@@ -223,13 +223,13 @@ def ledger_url(settings: Settings) -> str:
             "sqlite:////path/jobs.sqlite, or postgresql+psycopg://... for several services",
             field="database",
         )
-    return f"sqlite:///{directory_of(settings.store) / LEDGER_FILE}"
+    return directory_of(settings.store) / LEDGER_FILE
 
 
-def audit_url(settings: Settings) -> str:
+def audit_url(settings: Settings) -> str | Path:
     """Return the URL of the ledger that commands write to: that of the service, else one in the user's data folder."""
     if settings.database is None and in_bucket(settings.store):
-        return f"sqlite:///{Path(default_store()) / LEDGER_FILE}"
+        return Path(default_store()) / LEDGER_FILE
     return ledger_url(settings)
 
 

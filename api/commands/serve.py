@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import unquote
 
 import typer
 
@@ -279,7 +280,8 @@ def verify(
 
     head = None if expect is None else read_head(expect)
     url = audit_url(load_settings(database=database, store=store))
-    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///").partition("?")[0]).is_file():
+    name = url if isinstance(url, Path) else unquote(url.partition("sqlite:///")[2].partition("?")[0])
+    if name and not Path(name).is_file():
         raise NotFound(f"there is no ledger at {url}, so no audit log; name another with --database")
     with Ledger(url) as ledger:
         log = verify_log(ledger.engine, head)

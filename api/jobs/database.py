@@ -133,7 +133,7 @@ audit = sa.Table(
 """The audit log (`factorize.api.jobs.audit_log`), which is only added to."""
 
 
-def _connect(url: str) -> sa.Engine:
+def _connect(url: str | Path) -> sa.Engine:
     """Return the engine of a database, whatever is in it.
 
     An SQLite file is created with its folder, readable by its owner only, since specs reveal training plans.
@@ -143,7 +143,7 @@ def _connect(url: str) -> sa.Engine:
         StoreUnavailable: the URL cannot be read, or the database cannot be reached.
     """
     try:
-        parsed = sa.make_url(url)
+        parsed = sa.URL.create("sqlite", database=str(url)) if isinstance(url, Path) else sa.make_url(url)
     except sa.exc.ArgumentError as error:
         raise StoreUnavailable(
             "the job database's URL cannot be read; write it as sqlite:////path/jobs.sqlite or "
@@ -224,11 +224,11 @@ def take_turns(connection: sa.Connection) -> None:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_TURN_LOCK)))
 
 
-def open_database(url: str) -> sa.Engine:
+def open_database(url: str | Path) -> sa.Engine:
     """Open a database, create the tables where there are none, and bring those of an earlier release up to date.
 
     Args:
-        url: SQLAlchemy URL, `sqlite:////path/jobs.sqlite` or `postgresql+psycopg://...`.
+        url: SQLAlchemy URL, `sqlite:////path/jobs.sqlite` or `postgresql+psycopg://...`; or an SQLite file's path.
 
     Raises:
         StoreUnavailable: the database cannot be opened, or a later release wrote it.
@@ -302,15 +302,16 @@ def _version_in(connection: sa.Connection) -> int:
 
 @contextmanager
 def _report_faults(url: sa.URL) -> Iterator[None]:
+    name = url.database if url.get_backend_name() == "sqlite" else url.render_as_string()
     try:
-        with extras_named(f"the job database {url.render_as_string()}"):
+        with extras_named(f"the job database {name}"):
             yield
     except MissingExtra:
         raise
     except (sa.exc.SQLAlchemyError, ImportError, OSError) as error:
         reason = getattr(error, "orig", None) or error
         raise StoreUnavailable(
-            f"the job database {url.render_as_string()} cannot be used: {reason}; check the path, its permissions and "
+            f"the job database {name} cannot be used: {reason}; check the path, its permissions and "
             "free space, or move a damaged file away (the store keeps all factorizations)"
         ) from error
 

@@ -26,6 +26,7 @@ import json
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 import sqlalchemy as sa
@@ -91,11 +92,11 @@ class Ledger:
         engine: the database, for the other tables in it.
     """
 
-    def __init__(self, url: str, *, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(self, url: str | Path, *, lease_seconds: float = LEASE_SECONDS) -> None:
         """Open the ledger and create what is missing.
 
         Args:
-            url: SQLAlchemy URL, ``sqlite:////path/jobs.sqlite`` or ``postgresql+psycopg://...``.
+            url: SQLAlchemy URL, ``sqlite:////path/jobs.sqlite`` or ``postgresql+psycopg://...``; or a path.
             lease_seconds: seconds without a renewal after which the jobs of an owner are anybody's.
 
         Raises:

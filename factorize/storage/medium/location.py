@@ -1,8 +1,9 @@
 """The location of a store: a directory, or a bucket and a prefix in it."""
 
+import os
 import re
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 
 from factorize.errors import InvalidParameter
 from factorize.format.container import local_path
@@ -55,4 +56,6 @@ def directory_of(url: str) -> Path:
     if separator and (parts.netloc not in ("", "localhost") or not parts.path.startswith("/")):
         message = "a store's file:// URL needs an absolute path and no host: file:///path"
         raise InvalidParameter(message, field="store")
-    return local_path(unquote(parts.path) if separator else url, field="store").absolute()
+    # Names need not be UTF-8, and URLs hold the bytes of names.
+    path = os.fsdecode(unquote_to_bytes(os.fsencode(parts.path))) if separator else url
+    return local_path(path, field="store").absolute()

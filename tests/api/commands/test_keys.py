@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -89,3 +90,13 @@ def test_a_start_that_needs_keys_makes_none_and_sees_that_there_is_none(within: 
     made = within("keys", "create", "--name", "admin", "--scopes", "admin", "--to", "admin.key")  # as serve says
     assert made.code == 0 and opened(tmp_path, (tmp_path / "admin.key").read_text().strip())
     assert not lacks_keys(require_keys=True)
+
+
+def test_each_store_has_the_keys_of_its_own_ledger_whatever_it_is_called(within: CommandLine, tmp_path: Path) -> None:
+    for name in ("a?1", "a?2", "a%3F1#", os.fsdecode(b"st\xf6re")):
+        store = str(tmp_path / name)
+        within("keys", "create", "--name", "training", "--store", store)
+        assert len(within("keys", "list", "--store", store, "--output", "json").json()["items"]) == 1
+        assert (tmp_path / name / "jobs.sqlite").is_file()
+        assert within("audit", "verify", "--store", store).code == 0
+    assert sorted(entry.name for entry in tmp_path.iterdir() if entry.is_file()) == []

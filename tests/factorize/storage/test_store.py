@@ -19,6 +19,7 @@ from factorize.storage.blobs import Blobs, blob_key
 from factorize.storage.fsck import fsck
 from factorize.storage.index import Index
 from factorize.storage.medium.directory import Directory
+from factorize.storage.medium.location import directory_of
 from factorize.storage.objects import QUARANTINE
 from factorize.storage.records import SpecEntry, manifest_key, seal, spec_key
 from factorize.storage.store import MARKER, Store, open_store
@@ -49,6 +50,8 @@ def test_a_store_is_opened_by_path_and_by_url(tmp_path, monkeypatch):
         opened = open_store(name, create=False)
         assert opened.digest_of(put.spec_digest) == put.digest
         assert opened.url == url
+    bytes_alone = tmp_path / os.fsdecode(b"st\xf6re")  # as an earlier encoding wrote it
+    assert directory_of(bytes_alone.as_uri()) == bytes_alone
 
 
 @pytest.mark.parametrize(
