@@ -83,7 +83,8 @@ def run_hook(hook: str, sources: Path, to: Path, *, second: int) -> Path:
     Raises:
         RuntimeError: the build failed; with what it has said.
     """
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(second), "PYTHONHASHSEED": "0", "TZ": "UTC", "LC_ALL": "C"}
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(second), "PYTHONHASHSEED": "0", "TZ": "UTC"}
+    environment["LC_ALL"] = "C.UTF-8"  # in C, the environment's `.pth` may not name a checkout that is not ASCII
     command = [sys.executable, "-I", "-c", _BUILD, str(to.absolute()), hook]
     done = subprocess.run(command, cwd=sources, env=environment, capture_output=True, text=True)
     if done.returncode:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import venv
 import zipfile
 from pathlib import Path
 
@@ -98,3 +100,13 @@ def solve_beside_packages_of_a_user(site: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(site)], cwd=site, capture_output=True, text=True)
     assert done.stdout.split() == ["8", "theirs"], done.stderr
+
+
+def test_a_checkout_whose_path_is_not_ascii_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's `.pth` names the checkout."""
+    venv.create(tmp_path / "env")
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (site / "own.pth").write_text(f"{tmp_path}/gr\u00f6\u00dfer\n{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "env/bin/python"))
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "one"\nversion = "1"\n')
+    assert distributions.run_hook("build_wheel", tmp_path, tmp_path, second=1_700_000_000).suffix == ".whl"
