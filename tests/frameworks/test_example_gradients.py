@@ -359,6 +359,19 @@ def test_transformers_of_torch_have_gradients_of_each_example(name: str, mode: s
         assert_gradients_of_each_example(ENCODERS[name], mode, (8, 8))
 
 
+def test_inputs_that_begin_with_time_are_told_the_setting_for_them() -> None:
+    for first in (True, False):
+        torch.manual_seed(0)
+        model = ExampleGradients(torch.nn.TransformerEncoderLayer(4, 2, 6), rehearsed=True, batch_first=first)
+        loss = model(torch.randn(8, 5, 4)).square().mean((0, 2)).mean()
+        if first:
+            with pytest.raises(InvalidParameter, match="begins with time .give make_private batch_first=False"):
+                loss.backward()
+        else:
+            loss.backward()
+            assert all(len(rows_of(p)) == 5 for p in model.parameters())
+
+
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 def test_time_may_be_as_long_as_a_later_batch() -> None:
     """The first batch tells a mask of padding from one of time."""

@@ -150,7 +150,8 @@ class LayerCopy:
                     break
             else:
                 raise TypeError(
-                    "it returns something else for one example alone, as attention does without batch_first=True"
+                    "it returns something else for one example alone, as attention does that begins with time (give "
+                    "make_private batch_first=False, if the model's own inputs do, too)"
                 )
             self._drew_the_same = True
         else:
