@@ -327,7 +327,9 @@ class TestRows:
     @pytest.mark.parametrize("parts", [None, 7])
     def test_that_are_no_examples_are_refused_by_name(self, parts):
         made = private(Positions("TT"), texts(), 16, physical_batch_size=parts)
-        with pytest.raises(InvalidParameter, match=r"places.weight has 8 per-example gradients.*expand them"):
+        with pytest.raises(
+            InvalidParameter, match=r"places.weight has 8 per-example gradients.*expand them.*batch_first=False if"
+        ):
             train(made, of_words)
         assert made.optimizer.noise.step == 0
 
@@ -370,6 +372,8 @@ class TestRows:
             def forward(self, x: torch.Tensor) -> torch.Tensor:
                 return self.out(self.cell(self.words(x.T))[0]).transpose(0, 1)
 
+        with pytest.raises(InvalidParticipation, match="begin with time, give make_private batch_first=False"):
+            train(private(Recurrent(), texts(), 4), lambda m, b: of_words(lambda x: m(x.T).transpose(0, 1), b))
         for size in (4, 16):
             made = private(Recurrent(), texts(), size)
             train(made, of_words)

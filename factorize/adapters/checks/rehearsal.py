@@ -389,7 +389,8 @@ def _refuse_other_rows(found: int, examples: int) -> None:
     if found != examples:
         raise InvalidParticipation(
             f"the step has gradients of {found} examples, but its batch has {examples}; call the model on each whole "
-            "batch, and once for each view of it, and on no other example"
+            "batch, and once for each view of it, and on no other example; if its inputs begin with time, give "
+            "make_private batch_first=False"
         )
 
 

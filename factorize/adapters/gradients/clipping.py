@@ -69,8 +69,9 @@ def example_rows(parameters: Sequence[tuple[str, torch.nn.Parameter]], examples:
                 "layer do not begin with the batch axis (a table of relative positions, position ids that all examples "
                 "share, words without their padding, rows that a router chooses); expand them to (batch, ...) (run "
                 "experts on all, weighted by zeros), give make_private the smallest module around that takes and "
-                "returns examples (whole=['encoder'], or [''] for the whole model), or freeze the layer before you "
-                "make the job private (requires_grad_(False)), which costs a table of positions little",
+                "returns examples (whole=['encoder'], or [''] for the whole model), or batch_first=False if the "
+                "inputs begin with time, or freeze the layer before you make the job private (requires_grad_(False)), "
+                "which costs a table of positions little",
                 field="model",
             )
         if any(each.shape[1:] != p.shape for each in passes):
