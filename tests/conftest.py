@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 # Before numpy is imported, here and in the processes that tests start: tests run side by side, one for each processor, and
 # further threads of BLAS would only wait for each other, seven times as long as the work takes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Nothing that tests import or start may read or fill the user's own cache; there may be none.
+_CACHE = tempfile.TemporaryDirectory(prefix="factorize-cache-")
+os.environ["FACTORIZE_CACHE"] = _CACHE.name
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=25)
 settings.load_profile("repeatable")

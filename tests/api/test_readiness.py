@@ -24,6 +24,7 @@ from factorize.api.jobs.one_solve import LocalSolves, Missing
 from factorize.api.readiness import Readiness
 from factorize.errors import StoreUnavailable
 from factorize.storage.medium.bucket import Bucket, connect
+from factorize.storage.medium.location import directory_of
 from factorize.storage.store import Store, open_store
 
 STATES = set(
@@ -73,7 +74,7 @@ def states(ledger: Ledger, store: Store, engine: Any = None) -> dict[str, str]:
 
 def test_nothing_is_missing(ledger: Ledger, store: Store) -> None:
     assert states(ledger, store) == {}
-    assert not list((Path(store.url.removeprefix("file://")) / "tmp").iterdir())
+    assert not list((directory_of(store.url) / "tmp").iterdir())
 
 
 def test_a_database_that_is_stopped_and_started(postgres: PostgresServer, store: Store) -> None:

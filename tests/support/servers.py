@@ -34,6 +34,7 @@ from factorize.api.service import SolverService
 from factorize.api.settings import Settings
 from factorize.api.workers.pool import Pool
 from factorize.api.workers.worker import PROVER, SOLVER
+from factorize.storage.medium.location import directory_of
 
 ROOT = Path(__file__).parents[2]
 SLOW_SOLVER = "slow_solver"
@@ -169,7 +170,7 @@ class LiveService(Client):
         super().__init__(url)
         self.service = service
         self.store = service.store
-        self.folder = Path(urlsplit(service.store.url).path)
+        self.folder = directory_of(service.store.url)
 
     def one(self) -> Client:
         """Return the client of one service, which is this one; a cluster has several."""

@@ -6,19 +6,18 @@ Comparisons of a thousand steps or more never end, which costs no processor, as 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from factorize.api.questions import registry
 from factorize.api.workers.worker_process import Tell
 from factorize.factors.solution import Progress
+from factorize.storage.medium.location import directory_of
 
 make_ready = registry.make_ready
 
 
 def solve(request: dict[str, Any], tell: Tell) -> str:
-    gate = Path(urlsplit(request["store"]).path) / "go"
+    gate = directory_of(request["store"]) / "go"
     step = 0
     while not gate.exists():
         step += 1
