@@ -197,7 +197,8 @@ def plan(job: TrainingJob, known: tuple[str, ...]) -> Planned:
         raise InvalidParameter(message, field="remainder")
     squares = _squares(job, sampling)
     if job.noise.calibration is not None and "bins" not in sampling.takes:
-        message = f"calibration= is only for sampling in bins; with sampling={name!r} the job computes its own"
+        taking = ", ".join(each for each, one in SAMPLINGS.items() if "bins" in one.takes)
+        message = f"calibration= is only for sampling {taking}; with sampling={name!r} the job computes its own"
         raise InvalidParameter(message, field="calibration")
     drawn = sampling.plan(job, squares)
     auditor = sampling.auditor(drawn, data.users)

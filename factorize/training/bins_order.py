@@ -192,7 +192,7 @@ class BallsInBins(Batches, Secret):
         if state.get("commitment") != own:
             raise InvalidParameter(
                 "the checkpoint was made with another secret key, but epsilon assumes one key for the whole run; "
-                "restart with that secret_key",
+                "restart with that secret_key (of a private job: with its seed, factors and release of factorize)",
                 field="secret_key",
             )
 

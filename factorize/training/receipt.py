@@ -152,8 +152,11 @@ class Receipt:
         about = _described(statement, factors, noise)
         different = next((name for name in about if kept is not None and kept.get(name) != about[name]), None)
         if different:
-            message = f"{self.path} is the receipt of another run ({different} differs); give each run its own file"
-            raise InvalidParameter(message, field="receipt")
+            message = (
+                f"{self.path} is the receipt of another run ({different} differs); give each run its own file, or "
+            )
+            way = "continue that run with its own settings (as calibration=) and release of factorize"
+            raise InvalidParameter(message + way, field="receipt")
         run = secrets.token_hex(32) if kept is None else kept["run"]
         steps = {"processes": [], "chain": []} if kept is None else dict(kept["steps"])
         said = kept is not None and repetitions_of(kept) != []

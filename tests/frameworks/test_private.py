@@ -469,6 +469,7 @@ class TestCyclicPoisson:
             ({"clip_norm": 1.0}, "for clip_norm=0.7, but the job has 1.0"),
             ({"batch_size": SIZE - 1}, "for (divisor|batch_size)=8, but the job has 7"),
             ({"calibration": 1.0}, "a bare float"),
+            ({"sampling": "fixed"}, "only for sampling balls_in_bins, random_allocation, b_min_sep"),
         ):
             with pytest.raises(InvalidParameter, match=said):
                 private(source, **{"sampling": "b_min_sep", "calibration": kept, **options})
