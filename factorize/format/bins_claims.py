@@ -96,7 +96,9 @@ def read_claim(document: Mapping[str, object]) -> Claim:
     for direction, rules in known.items():
         rule = fields[direction].get("rule") if isinstance(fields[direction], dict) else None
         if not isinstance(rule, str) or rule not in rules:
-            raise ClaimRefused(f"{direction}.rule is {str(rule)[:40]!r}; {sampling} has {sorted(rules)}")
+            raise ClaimRefused(
+                f"{direction}.rule is {str(rule)[:40]!r}; {sampling} has {sorted(rules)} in this release"
+            )
         check_keys(direction, fields[direction], rules[rule])
     require(fields["adjacency"] == "zero_out", f"the adjacency {str(fields['adjacency'])[:40]!r} is not 'zero_out'")
     integer(fields, "beta_log2", -128, -128)

@@ -197,7 +197,7 @@ def read_receipt(text: bytes) -> JsonObject:
     receipt = read_json(text)
     require(isinstance(receipt, dict), "the receipt is not a JSON object")
     schema = receipt.get("schema")
-    require(schema == SCHEMA, f"the schema {str(schema)[:40]!r} is not {SCHEMA}")
+    require(schema == SCHEMA, f"the schema {str(schema)[:40]!r} is not {SCHEMA}, that of this release")
     _read_shape("the receipt", receipt, _SHAPE)
     own = json_digest({name: value for name, value in receipt.items() if name != "digest"})
     require(receipt["digest"] == own, f"the receipt hashes to {own}, but states {receipt['digest']}")

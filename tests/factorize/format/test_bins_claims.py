@@ -106,7 +106,7 @@ def test_what_else_is_sound(path: str, value: Any) -> None:
         ("unamplified/more", 1, "the field 'more' of unamplified is missing or unknown"),
         ("mechanism/factors", MISSING, "the field 'factors' of mechanism is missing or unknown"),
         ("pq/rule", "loss_distribution", "pq.rule is 'loss_distribution'; balls_in_bins has"),
-        ("qp/rule", "star_bound", "qp.rule is 'star_bound'; balls_in_bins has"),
+        ("qp/rule", "star_bound", "balls_in_bins has ['bet', 'closed_form', 'gaussian'] in this release"),
         ("qp/m", 2, "the field 'm' of qp is missing or unknown"),
         ("beta_log2", -127, "beta_log2 is -127"),
         ("attempt", 0, "attempt is 0"),
