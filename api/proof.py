@@ -29,6 +29,7 @@ from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import NotEnclosed
 from factorize.checker.check import check_factor_file, leave_undecided
 from factorize.checker.report import Report
+from factorize.checker.sensitivity import BOUNDS
 from factorize.checker.utility import Utility
 from factorize.encoding import JsonObject, canonical_json, sha256
 from factorize.errors import CertificateError, StoreUnavailable, TooLarge
@@ -187,8 +188,9 @@ def confirm_sensitivity(report: Report, result: Factorization) -> None:
         TooLarge: see `factorize.factors.sensitivity.compare_plain`.
     """
     if report.sensitivity:
-        bound, off = (report.sensitivity[name] for name in ("upper", "off"))
-        compare_plain(bound, result.strategy, result.spec.participation, off)
+        lower, bound, off = (report.sensitivity[name] for name in ("lower", "upper", "off"))
+        least = lower if report.sensitivity["rule"] in BOUNDS else None
+        compare_plain(bound, result.strategy, result.spec.participation, off, least=least)
         report.checked.append("the rows of C give the same sensitivity in plain doubles, by a second program")
 
 

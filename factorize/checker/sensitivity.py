@@ -7,13 +7,13 @@ squared norm of C u for one allowed pattern and signs. Both are computed in doub
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
 from factorize.checker.arithmetic.machine import check_products
 from factorize.checker.arithmetic.near import UNDERFLOW, Near, share, square_root_up
+from factorize.checker.longest_path import BOUNDED_PATH, largest_sum
 from factorize.checker.participation import Allowed, allowed, pattern_sums
 from factorize.checker.strategy import Strategy
 from factorize.checker.structures import LIMITS
@@ -21,13 +21,10 @@ from factorize.errors import CertificateError, TooLarge
 from factorize.format.tensors import check_strategy_tensors
 
 TWO_STAGE = "two-stage Gram bound"
-ALL_PATTERNS = "absolute sums of all patterns"
-LONGEST_PATH = "overlapping neighbours: longest path"
-BOUNDED_PATH = "longest path, with bounds of the overlaps further on"
+BOUNDS = (TWO_STAGE, BOUNDED_PATH)
+"""Rules under which a longer search may find less."""
 MAX_PATH_WORK = 1 << 29
 """The most sums over a step, the one before and the one after that a longest path may take: a second or two."""
-MAX_PATTERNS = 1 << 17
-"""The most patterns that are listed one by one, which takes a second and 100 MB."""
 MAX_N_GRAM = 16_384
 """The largest n for which C^T C is formed."""
 MAX_N_WHOLE = 2048
@@ -255,80 +252,33 @@ def _two_stage(strategy: Strategy, form: Allowed) -> Bracket:
     where fewer steps are allowed than fit, the largest with bounds of the overlaps further on.
     """
     n = strategy.n
-    patterns = sum(math.comb(max(n - c * (form.separation - 1), 0), c + 1) for c in range(form.most))
     values, far = strategy.near_columns(np.arange(n))
     lengths = np.sqrt(np.einsum("ij,ij->j", values, values)) + far
-    memory = (form.most if far.any() else min(form.most, -(-strategy.bandwidth // form.separation))) - 1
-    limited = form.most < math.ceil(n / form.separation)
-    bounded = memory > 2 and limited and patterns > MAX_PATTERNS
-    memory = min(memory, 2) if bounded else memory
-    reach = n * form.most if limited else form.separation
-    paths = memory <= 2 and n * reach * (1 if memory < 2 else min(reach, n) / 3) <= MAX_PATH_WORK
-    whole = n * n <= _ENTRIES_AT_ONCE and (paths or patterns <= MAX_PATTERNS)
+    overlaps = (form.most if far.any() else min(form.most, -(-strategy.bandwidth // form.separation))) - 1
+    reach = n * form.most if overlaps > 2 or form.most < math.ceil(n / form.separation) else form.separation
+    paths = n * reach * (1 if overlaps < 2 else min(reach, n) / 3) <= MAX_PATH_WORK and n * n <= _ENTRIES_AT_ONCE
+    rule, total, chosen = TWO_STAGE, math.inf, tuple[int, ...]()
     rows, step = np.empty(n), max(_ENTRIES_AT_ONCE // n, 1)
     for start in range(0, n, step):
         some = slice(start, min(start + step, n))
         gram = np.abs(values.T @ values[:, some])
         gram += np.multiply.outer(far, lengths[some]) + np.multiply.outer(lengths, far[some])
-        rows[some] = gram.diagonal() if whole else _best_sums(gram, form)
-    if whole:
-        rule = (BOUNDED_PATH if bounded else LONGEST_PATH) if paths else ALL_PATTERNS
-        total, chosen = _longest_path(gram, form, memory) if paths else _worst(gram, form)
-    else:
-        rule, (total, chosen) = TWO_STAGE, best_selection(rows, form)
+        if paths:
+            rule, total, chosen = largest_sum(gram, form, min(overlaps, 2))
+        if not paths or rule == BOUNDED_PATH:
+            rows[some] = _best_sums(gram, form)
+    if rule in (TWO_STAGE, BOUNDED_PATH):
+        by_rows, selected = best_selection(rows, form)
+        if by_rows < total:
+            rule, total, chosen = TWO_STAGE, by_rows, selected
     # |X| is off by n u |C|^T |C|, whose sum over a pattern is at most k times the sum of the squared norms. That of any
     # k^2 entries is at most k^2 times the largest of these.
-    terms = form.most ** (2 if bounded else 1) if strategy.reading.signed or far.any() else 1
+    terms = form.most ** (2 if rule == BOUNDED_PATH else 1) if strategy.reading.signed or far.any() else 1
     off = share(roundings=(n + 8) * terms + 4 * form.most + 8)
     longest = best_selection(strategy.column_norms.values, form)[1]
     candidates = sorted({chosen, tuple(range(0, n, form.separation)[: form.most]), longest} - {()})
     lower, signs, pattern = max((*_attain(strategy, np.array(p)), p) for p in candidates)
     return Bracket(lower, _ends(total, off)[1], rule, pattern, signs, off)
-
-
-def _longest_path(sizes: np.ndarray, form: Allowed, memory: int) -> tuple[float, tuple[int, ...]]:
-    """Return the largest sum over a pattern of X_ii and twice |X_ij| with the one or two steps before, and the pattern.
-
-    `onward` has at [i + 1, j] what the steps after i and j add; row 0 is for no step before j, or none that counts.
-    Where fewer steps are allowed than fit, `earlier` also has what i adds with the steps after j, of which the e-th is
-    at least e b later: at most twice the largest |X_iq| of all q from there on.
-    """
-    n, b, own = len(sizes), form.separation, sizes.diagonal()
-    ways = np.where(np.subtract.outer(np.arange(n), np.arange(n)) <= -b, 2 * sizes, -np.inf)
-    tables = [np.vstack([np.zeros((1, n)), ways[: n * (memory - 1)]])]
-    limited = form.most < math.ceil(n / b)
-    onward, largest = [np.zeros(tables[0].shape)], np.maximum.accumulate(sizes[:, ::-1], axis=1)[:, ::-1]
-    for e in range(1, form.most if limited and memory > 1 else 1):
-        tables.append(tables[-1].copy())
-        tables[-1][1:, : max(n - e * b, 0)] += 2 * largest[:, e * b :]
-    for left in range(form.most - 1 if limited else 1):
-        earlier = tables[left if memory > 1 else 0]
-        after, onward = onward[-1], onward + ([onward[-1].copy()] if limited else [])
-        for j in range(n - b - 1, -1, -1):
-            before, later = slice(max(j - b + 2, 1)), slice(j + b, n if limited else j + 2 * b)
-            reach = ways[j, later] + own[later] + after[(j + 1) * (memory - 1), later]
-            onward[-1][before, j] = np.maximum((earlier[before, later] + reach).max(axis=1), 0.0)
-    path, row = [int(np.argmax(own + onward[-1][0]))], 0
-    for left in range(form.most - 2, -1, -1):
-        after = onward[left if limited else 0]
-        j, last = (path[-1] + 1) * (memory - 1), path[-1]
-        reach = tables[left if limited and memory > 1 else 0][row] + ways[last] + own + after[j]
-        if not reach.max() > 0:
-            break
-        path, row = [*path, int(np.argmax(reach))], j
-    return float((own + onward[-1][0]).max()), tuple(path)
-
-
-def _worst(sizes: np.ndarray, form: Allowed) -> tuple[float, tuple[int, ...]]:
-    """Return the largest sum of |X_ij| over any pattern, by listing all, and that pattern; `sizes` is |X|."""
-    best: tuple[float, tuple[int, ...]] = (0.0, ())
-    for count in range(1, form.most + 1):
-        free = range(len(sizes) - (count - 1) * (form.separation - 1))
-        steps = np.array(list(combinations(free, count))) + (form.separation - 1) * np.arange(count)
-        sums = sizes[steps[:, :, None], steps[:, None, :]].sum(axis=2).sum(axis=1)
-        worst = int(np.argmax(sums))
-        best = max(best, (float(sums[worst]), tuple(steps[worst].tolist())))
-    return best
 
 
 def exactly(strategy: Strategy, participation: Mapping[str, object], bracket: Bracket, claim: float) -> Bracket:

@@ -5,12 +5,15 @@ guards every factor file before noise is scaled to what the file states: it cost
 and runs in a training job that has no extra installed.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from factorize.encoding import json_digest
-from factorize.errors import CorruptObject
+from factorize.errors import CorruptObject, TooLarge
 from factorize.format.claims import Sensitivity
 from factorize.format.manifest import ENDLESS_STEPS, CertifiedFactors, Manifest
 from factorize.numbers.triangular import pattern_sums
@@ -27,8 +30,15 @@ MAX_N_WHOLE = 2048
 """The largest n at which a Toeplitz matrix is also evaluated as a general one."""
 _MAX_ENTRIES = 1 << 24
 """The most entries of an array that are computed at a time: 128 MiB of doubles."""
-_MAX_PATTERNS = 1 << 17
-"""The most patterns that are visited one by one."""
+_FIRST_KEPT, MAX_KEPT, MAX_LEFT_OPEN = 1 << 9, 1 << 18, 16
+"""How many patterns of each number of steps a search for a large sum goes on from, at most; a search for the largest
+after one first step; and of how many such searches more are given up: seconds each."""
+MAX_N_SEARCHED = 384
+"""The largest n at which the largest sum is searched: each first step has paths of its own."""
+_AT_ONCE = 1 << 18
+"""The most patterns whose sums a search adds up at a time: some 10 MB."""
+_TIE = 2.0**-48
+"""The relative excess over a sum below which no larger one is searched: patterns often tie."""
 _MAX_WORK = 1 << 29
 """The most sums that are compared in a search of patterns, over steps before, at and after each step."""
 _CONFIRMED = set[str]()
@@ -128,43 +138,24 @@ def _patterns(whole: np.ndarray, separation: int, most: int) -> float:
 
 
 def _two_stages(whole: np.ndarray, separation: int, most: int) -> float:
-    """Return the best selection within each row of |C^T C|, then of the rows; the best pattern if that is feasible."""
-    n = len(whole)
-    count = sum(math.comb(max(n - (size - 1) * (separation - 1), 0), size) for size in range(1, most + 1))
+    """Return the largest sum of |C^T C| over a pattern, or the lower of two bounds: of `Chains`, or by rows."""
+    n, bound = len(whole), math.inf
     bands = int(np.flatnonzero([whole.diagonal(-d).any() for d in range(n)])[-1]) + 1
-    memory, exact = memory_of(n, separation, most, bands), min(most, -(-bands // separation)) <= 3
-    if n * n <= _MAX_ENTRIES and (memory or count <= _MAX_PATTERNS):
-        sizes = np.abs(whole.T @ whole)
-        if memory and (exact or count > _MAX_PATTERNS):
-            return Chains(sizes, separation, most, memory).best()
-        return _visit_patterns(sizes, sizes.diagonal(), separation, most)
+    if memory := memory_of(n, separation, most, bands):
+        bound, found = Chains(np.abs(whole.T @ whole), separation, most, memory).worst()
+        if found:
+            return bound
     step = max(_MAX_ENTRIES // n, 1)
     blocks = (np.abs(whole.T @ whole[:, start : start + step]) for start in range(0, n, step))
     rows = np.concatenate([best_selections(block, separation, most) for block in blocks])
-    return float(best_selections(rows, separation, most))
-
-
-def _visit_patterns(sizes: np.ndarray, gains: np.ndarray, separation: int, most: int) -> float:
-    """Return the most that up to `most` further steps add; `gains` is what each adds to the steps before."""
-    if most == 1 or len(gains) <= separation:
-        return float(gains.max(initial=0.0))
-    return max(
-        float(gains[i])
-        + _visit_patterns(
-            sizes[i + separation :, i + separation :],
-            gains[i + separation :] + 2 * sizes[i, i + separation :],
-            separation,
-            most - 1,
-        )
-        for i in range(len(gains))
-    )
+    return min(bound, float(best_selections(rows, separation, most)))
 
 
 class Chains:
     """The largest sums over patterns of X_ii and twice |X_ij|, where a step counts with the one or two steps before it.
 
-    Where fewer steps are allowed than fit, it also counts with those further on, by the largest |X_ij| that any j has
-    which may come so much later: the sums are then bounds.
+    Where it also overlaps with others, it counts with those further on by the largest |X_ij| that any j has which may
+    come so much later: the sums are then bounds, by which a search finds the largest sum itself.
 
     Args:
         sizes: |X|, shape (n, n).
@@ -175,48 +166,131 @@ class Chains:
     Attributes:
         own: |X_ii|.
         ways: twice |X_ij| of steps i < j of a pattern, minus infinity of other steps.
+        bounded: whether steps overlap that do not count with each other.
+        limited: whether the number of steps counts, since fewer are allowed than fit, or their bounds depend on it.
         tables: sums of further steps after i and j at [i + 1, j], or [0, j] without i: at most 0, 1, ... steps; one
-            table, for all, where any number fits.
-        rests: bounds of what i adds with 0, 1, ... steps after j, at [i, j]; zero where any number fits.
+            table, for all, where the number does not count.
+        rests: bounds of what i adds with 0, 1, ... steps after j, at [i, j]; zero where nothing is bounded.
     """
 
     def __init__(self, sizes: np.ndarray, separation: int, most: int, memory: int) -> None:
-        n, self.own, self.memory = len(sizes), sizes.diagonal(), memory
+        n, self.own, self.memory, self._sizes = len(sizes), sizes.diagonal(), memory, sizes
+        self._separation, self._most = separation, most
         apart = np.subtract.outer(np.arange(n), np.arange(n)) <= -separation
         self.ways = np.where(apart, 2 * sizes, -np.inf)
-        self.earlier = np.pad(self.ways[: n * (memory - 1)], ((1, 0), (0, 0)))
-        self.limited = most < -(-n // separation)
-        self.tables, self.rests = [np.zeros_like(self.earlier)], [np.zeros_like(sizes)]
+        self.bounded = most > memory + 1 and bool(np.triu(sizes, (memory + 1) * separation).any())
+        self.limited = self.bounded or most < -(-n // separation)
+        self.rests = np.zeros((most if self.bounded else 1, n, n))
         farther = 2 * np.maximum.accumulate(sizes[:, ::-1], axis=1)[:, ::-1]
-        for left in range(most - 1 if self.limited else 1):
-            after, rest = self.tables[-1], self.rests[-1]
-            table = after.copy() if self.limited else after
-            earlier = self.earlier + np.pad(rest[: n * (memory - 1)], ((1, 0), (0, 0)))
-            for j in range(n - separation - 1, -1, -1):
-                rows, far = max(j - separation + 2, 1), n if self.limited else j + 2 * separation
-                added = self.own + self.ways[j] + after[(j + 1) * (memory - 1)]
-                gains = earlier[:rows, j + separation : far] + added[j + separation : far]
-                table[:rows, j] = np.maximum(gains.max(axis=1), 0.0)
-            if self.limited:
-                next_steps = np.pad(farther[:, min((left + 1) * separation, n) :], ((0, 0), (0, n)))[:, :n]
-                self.tables, self.rests = [*self.tables, table], [*self.rests, rest + next_steps]
+        for left in range(1, len(self.rests)):
+            self.rests[left] = self.rests[left - 1]
+            self.rests[left, :, : max(n - left * separation, 0)] += farther[:, left * separation :]
+        met = slice(n * (memory - 1))
+        self.earlier = np.pad(self.ways[met] + self.rests[:, met], ((0, 0), (1, 0), (0, 0)))
+        self.tables = np.zeros((most if self.limited else 1, *self.earlier.shape[1:]))
+        after, table = (self.tables[:-1], self.tables[1:]) if self.limited else (self.tables, self.tables)
+        for j in range(n - separation - 1, -1, -1):
+            rows, far = max(j - separation + 2, 1), n if self.limited else j + 2 * separation
+            added = self.own + self.ways[j] + after[:, (j + 1) * (memory - 1)]
+            gains = self.earlier[: len(after), :rows, j + separation : far] + added[:, None, j + separation : far]
+            np.maximum(gains.max(axis=2, initial=0.0), 0.0, out=table[:, :rows, j])
 
-    def best(self) -> float:
-        """Return the largest sum."""
-        return float((self.own + self.tables[-1][0]).max())
+    @property
+    def bound(self) -> float:
+        """The largest sum, or a bound of it."""
+        return float((self.own + self.tables[-1, 0]).max())
+
+    def worst(self) -> tuple[float, bool]:
+        """Return the largest sum or a closer bound of it, and whether it is the largest sum."""
+        if not (self.bounded and math.isfinite(self.bound)) or len(self.own) > MAX_N_SEARCHED:
+            return self.bound, not self.bounded
+        found, left_open = float(self.above(0.0, _FIRST_KEPT)[1].max()), list[float]()
+        for first, after in self._after_each_first(found * (1 + _TIE)):
+            own = float(self.own[first])
+            for kept in (_FIRST_KEPT, MAX_KEPT if len(left_open) <= MAX_LEFT_OPEN else 0):
+                limit = found * (1 + _TIE) - own
+                try:
+                    sums = after.above(limit, kept, whole=kept != _FIRST_KEPT)[1]
+                    found = max(found, own + float(sums.max(initial=0.0)))
+                except TooLarge:
+                    left_open.append(own + after.bound)
+        return min(max([found, *left_open]), self.bound), not left_open
+
+    def _after_each_first(self, limit: float = 0.0) -> Iterator[tuple[int, Chains]]:
+        """Yield the first steps whose bound is above a limit, and the steps after, which count with the first, too."""
+        for first in np.flatnonzero((self.own + self.tables[-1, 0] > limit)[: -self._separation]).tolist():
+            after = first + self._separation
+            sizes = self._sizes[after:, after:] + 2 * np.diag(self._sizes[first, after:])
+            most = min(self._most - 1, -(-len(sizes) // self._separation))
+            yield first, Chains(sizes, self._separation, most, self.memory)
+
+    def above_by_first(self, limit: float, kept: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `above` does of patterns of several steps, from bounds that count the first step with all."""
+        n, found = len(self.own), [(np.zeros((0, self._most), dtype=np.intp), np.zeros(0))]
+        for first, after in self._after_each_first(limit):
+            patterns, sums = after.above(limit - self.own[first], kept)
+            here = np.full((len(patterns), self._most), n)
+            here[:, 0], here[:, 1 : patterns.shape[1] + 1] = first, patterns + first + self._separation
+            found.append((here, sums + self.own[first]))
+        patterns, sums = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return patterns, sums
+
+    def above(self, limit: float, kept: int, *, whole: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Return patterns whose sum is above a limit and that no further step fits into, and these sums.
+
+        The search goes on from the patterns of 1, 2, ... steps whose bounds are above the limit.
+
+        Args:
+            limit: sums at most this are left out.
+            kept: of how many patterns of each number of steps it goes on; if there are more, those of highest bounds.
+            whole: to find all.
+
+        Returns:
+            Steps, shape (patterns, most), filled up with n; sums, shape (patterns,).
+
+        Raises:
+            TooLarge: all are wanted, and there are more than `kept`.
+        """
+        n, most = len(self.own), self._most
+        some, sums, found = np.arange(n)[:, None], self.own, []
+        bounds = sums + self.tables[-1, 0]
+        for count in range(1, most + 1):
+            full = (some[:, -1] + self._separation >= n) | (count == most)
+            ends = np.pad(some[full], ((0, 0), (0, most - count)), constant_values=n)
+            found.append((ends[sums[full] > limit], sums[full & (sums > limit)]))
+            chosen = np.flatnonzero(~full & (bounds > limit))
+            if len(chosen) > kept:
+                if whole:
+                    raise TooLarge(f"the worst one may be any of more than {kept} patterns of {count} steps and others")
+                chosen = chosen[np.argpartition(-bounds[chosen], kept)[:kept]]
+            pieces = np.array_split(chosen, 1 + len(chosen) * n // _AT_ONCE)
+            parts = [self._followed(some[piece], sums[piece], limit) for piece in pieces]
+            some, sums, bounds = (np.concatenate(each) for each in zip(*parts, strict=True))
+        patterns, sums = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return patterns, sums
+
+    def _followed(self, some: np.ndarray, sums: np.ndarray, limit: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return patterns with one more step, their sums and bounds, of bounds above a limit."""
+        n, left = len(self.own), min(self._most - some.shape[1] - 1, len(self.tables) - 1)
+        many = n - self._separation - some[:, -1]
+        before = np.repeat(np.arange(len(some)), many)
+        last = n - np.repeat(np.cumsum(many), many) + np.arange(len(before))
+        sums = sums[before] + self.own[last]
+        for earlier in some.T:
+            sums += self.ways[earlier[before], last]
+        bounds = sums + self.tables[left][(some[before, -1] + 1) * (self.memory - 1), last]
+        for earlier in some.T[:-1]:
+            bounds += self.rests[min(left, len(self.rests) - 1)][earlier[before], last]
+        kept = bounds > limit
+        return np.column_stack([some[before[kept]], last[kept]]), sums[kept], bounds[kept]
 
 
 def memory_of(n: int, separation: int, most: int, bands: int) -> int | None:
-    """Return how many earlier steps each step of a pattern meets, 1 or 2; None if that is too costly.
-
-    Where it meets more and fewer steps are allowed than fit, 2: `Chains` then bounds the rest. Else None.
-    """
-    memory = min(most, -(-bands // separation)) - 1
-    if most < -(-n // separation):
-        memory = min(memory, 2)
-    reach = separation if most >= -(-n // separation) else n * most
-    work = n * reach * (1.0 if memory < 2 else min(reach, n) / 3)
-    return max(memory, 1) if memory <= 2 and n * n <= _MAX_ENTRIES and work <= _MAX_WORK else None
+    """Return how many earlier steps each step of a pattern counts with in `Chains`, 1 or 2; None if too costly."""
+    overlaps = min(most, -(-bands // separation)) - 1
+    reach = separation if overlaps <= 2 and most >= -(-n // separation) else n * most
+    work = n * reach * (1.0 if overlaps < 2 else min(reach, n) / 3)
+    return min(max(overlaps, 1), 2) if n * n <= _MAX_ENTRIES and work <= _MAX_WORK else None
 
 
 def best_selections(values: np.ndarray, separation: int, most: int) -> np.ndarray:

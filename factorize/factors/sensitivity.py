@@ -6,8 +6,8 @@ the file finds it large enough. A second program (plain_sensitivity.py) works fr
 ordinary floating point, and must agree to 1e-9: the two share no code, so a blunder in either shows.
 """
 
-from factorize.checker.arithmetic.near import NotEnclosed, square_root_up
-from factorize.checker.sensitivity import bracket_limit, bracket_sensitivity
+from factorize.checker.arithmetic.near import NotEnclosed, square_root_down, square_root_up
+from factorize.checker.sensitivity import BOUNDS, bracket_limit, bracket_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, UnsupportedProblem
 from factorize.factors.plain_sensitivity import LIMITS_AGREEMENT, plain_value
@@ -56,21 +56,25 @@ def sensitivity_of(matrix: AnyStrategy, participation: Participation) -> Sensiti
     kind: Kind = "exact" if bracket.exact else "upper_bound"
     sensitivity = Sensitivity(bracket.stated, kind, bracket.rule, document)
     off = bracket.off if matrix.side else min(float(bracket.upper / bracket.lower) - 1, LIMITS_AGREEMENT)
-    compare_plain(square_root_up(bracket.upper), matrix, participation, off)
+    least = square_root_down(bracket.lower) if bracket.rule in BOUNDS else None
+    compare_plain(square_root_up(bracket.upper), matrix, participation, off, least=least)
     return sensitivity
 
 
-def compare_plain(bound: float, matrix: AnyStrategy, participation: Participation, off: float) -> None:
+def compare_plain(
+    bound: float, matrix: AnyStrategy, participation: Participation, off: float, *, least: float | None = None
+) -> None:
     """Compare the checker's upper bound on a sensitivity with the value from the rows of C in doubles.
 
-    `off` is the relative difference that another evaluation of the checker's rule may have: C may cancel.
+    `off` is the relative difference that another evaluation of the checker's rule may have: C may cancel. `least` is
+    the lower end where the checker's search for the worst pattern was given up: the second program searches longer.
 
     Raises:
-        CertificateError: they differ by more than 1e-9 and `off`.
+        CertificateError: they differ by more than 1e-9 and `off`, or the value lies outside both ends by as much.
         TooLarge: columns overlap, and n is above the limit at which they are multiplied.
     """
-    plain = plain_value(matrix, participation)
-    if not abs(plain - bound) <= (AGREEMENT + off) * bound:
+    plain, room = plain_value(matrix, participation), AGREEMENT + off
+    if not (bound if least is None else least) * (1 - room) <= plain <= bound * (1 + room):
         raise CertificateError(
             f"the checker bounds the sensitivity by {bound!r} from the tensors of this {matrix.structure} matrix, but "
             f"its rows give {plain!r}; this is a fault of factorize, so report it with the spec"

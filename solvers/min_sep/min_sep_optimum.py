@@ -5,9 +5,9 @@ bound and the bound over all matrices, for contributions of any dimension, are t
 interior point method (interior_point.py). They meet where no three steps of a pattern have X of frustrated signs; for
 prefix sums they are 6e-5 apart at most, for matrices of random signs up to 1 %.
 
-With more steps, a step of a pattern overlaps only with the two before it, or steps further apart count by a bound
-(pattern_search.py), and the bound over all matrices (overlapping_patterns.py) shows what that costs. For many steps
-both come from cells of neighbouring steps (cells.py).
+With more steps, a step of a pattern overlaps only with the two before it, or, with few participations, all do and the
+worst patterns are searched, or steps further apart count by a bound (pattern_search.py). The bound over all matrices
+(overlapping_patterns.py) shows what that costs. For many steps both come from cells of neighbouring steps (cells.py).
 """
 
 import math
@@ -22,7 +22,7 @@ from factorize.solvers.methods.compiled import Array
 from factorize.solvers.min_sep.cells import Cells
 from factorize.solvers.min_sep.interior_point import AbsoluteSums, InteriorPoint, Vectors, blocks_from
 from factorize.solvers.min_sep.overlapping_patterns import dual_carried, dual_of_listed
-from factorize.solvers.min_sep.pattern_search import MAX_DUAL_STEPS, PatternSearch
+from factorize.solvers.min_sep.pattern_search import MAX_DUAL_STEPS, PatternSearch, searches_patterns
 from factorize.solvers.min_sep.patterns import Places, count_of_patterns, maximal_patterns
 from factorize.solvers.problem import Estimate, Problem, Reporter, StepReport, estimate_of
 from factorize.solvers.single.dense import RIDGES, loss_of, refuse_objective, scaled, triangle
@@ -95,8 +95,10 @@ def estimate(spec: Spec) -> Estimate:
     """Return the cost: Newton steps of both problems, or a search over listed patterns and their dual."""
     n = float(spec.workload.n)
     if not is_solved(spec):
-        longer = max(1.0, spec.participation.spread(spec.workload.n).most / _FEW_PARTICIPATIONS)
+        separation, most, _ = spec.participation.spread(spec.workload.n)
+        longer = max(1.0, most / _FEW_PARTICIPATIONS)
         search = _MIN_SEARCH_WORK + _SEARCH_WORK * n**2.5 if n <= MAX_DUAL_STEPS else _CELL_SEARCH_WORK * n * longer
+        search *= most - 2 if searches_patterns(spec.workload.n, separation, most) else 1
         return estimate_of(entries=60 * n**2, multiplications=search)
     pairs, entries = _sizes(spec)
     return estimate_of(

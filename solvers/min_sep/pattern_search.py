@@ -6,8 +6,10 @@ over pairs of neighbours (`Chains`), and what is minimised is convex:
 
     tr(T^T T X^-1) + t log sum over listed patterns of exp(sum of X_ii and 2 |X_ij| / t).
 
-Where a spec allows more than three participations, but fewer than half as many as fit, steps further apart overlap too.
-In the place of their |X_ij| stands the largest one of all j that may come so late, as in the certificate.
+Where a spec allows more than three participations, but fewer than fit, steps further apart overlap at the optimum, and
+nothing has to vanish. Patterns of up to six steps are then searched by bounds, as for the certificate. With more, and
+fewer than half as many as fit, a search is too long: in the place of |X_ij| of steps further apart stands the largest
+one of all j that may come so late.
 
 Patterns are listed when a longest path shows that X breaks their constraint. Their shares of the sum are the dual's
 weights. The temperature t falls by stages, each of which begins where the last one ended: half a power of ten at once,
@@ -51,10 +53,20 @@ _MIN_GAIN, _MIN_GAIN_OF_LONG, _MIN_GAIN_OF_CELLS = 0.003, 0.01, 0.05
 _WINDOW_STEPS = 10
 _MAX_STEPS = 2000  # the limit of one descent
 _ROUNDS, _ROUNDS_OF_BOUNDS = 30, 6
+_MAX_SEARCHED_PARTICIPATIONS = 6
+_LAST_OF_FEW, _ROUNDS_OF_FEW, _KEPT_OF_FEW = 1e-5, 12, (1 << 7, 1 << 16)
+_LAST_OF_MANY, _ROUNDS_OF_MANY, _KEPT_OF_MANY = 1e-4, 6, (1 << 7,)
+"""Where patterns are searched, of few and of many steps: the last temperature, the rounds of one, and of how many
+patterns of each number of steps the search goes on, at first and then if it finds none."""
 _LAST_OF_BOUNDS = 3e-5, 1e-4  # their last temperature, of few and of many steps
 _BOUNDS_SHARE = 0.1  # of the temperature, the scale of smooth bounds
 _MAX_NEW_PATTERNS = 8  # at most this many patterns are listed at once, for each step
 _MIN_SHARE = 1e-9  # a pattern is dropped between two stages below this part of the largest share
+
+
+def searches_patterns(n: int, separation: int, most: int) -> bool:
+    """Return whether all steps of a pattern may overlap, so that the worst patterns have to be searched."""
+    return n <= MAX_DUAL_STEPS and 3 < most <= _MAX_SEARCHED_PARTICIPATIONS and most < -(-n // separation)
 
 
 class ListedOptimum(NamedTuple):
@@ -99,7 +111,8 @@ class PatternSearch:
         self._enough = _MIN_GAIN if n <= _SHORT_STEPS else _MIN_GAIN_OF_LONG
         self._brief, self._temperatures = math.inf, list(_TEMPERATURES)
         few = n <= MAX_DUAL_STEPS and few_participations(n, separation, most)
-        wide = n if most <= 3 or few else min(3 * separation, n)
+        self._searches = searches_patterns(n, separation, most)
+        wide = n if most <= 3 or few or self._searches else min(3 * separation, n)
         self._memory = memory_of(n, separation, most, wide) or 1
         self.bands = wide if self._memory > 1 else n if most == 2 else min(2 * separation, n)
         lags = np.subtract.outer(np.arange(n), np.arange(n))
@@ -108,12 +121,16 @@ class PatternSearch:
         self._own, self._met = lags == 0, lags >= separation
         self._twice = np.where(self._own, 1.0, 2.0)
         later, earlier = np.tril_indices(most)
-        near = later - earlier <= self._memory
+        near = (later - earlier <= self._memory) | self._searches
         self._near, self._apart = (later[near], earlier[near]), (later[~near], earlier[~near])
         self._bounds_far = self.bands == n and len(self._apart[0]) > 0
+        self._rounds, self._kept = _ROUNDS, _KEPT_OF_FEW if n <= _SHORT_STEPS else _KEPT_OF_MANY
         if self._bounds_far:
-            self._last = _LAST_OF_BOUNDS[n > _SHORT_STEPS]
-        self._fewest = _MIN_CELLS if self._bounds_far else MAX_DUAL_STEPS
+            self._last, self._rounds = _LAST_OF_BOUNDS[n > _SHORT_STEPS], _ROUNDS_OF_BOUNDS
+        elif self._searches:
+            few_steps = n <= _SHORT_STEPS
+            self._last, self._rounds = (_LAST_OF_FEW, _ROUNDS_OF_FEW) if few_steps else (_LAST_OF_MANY, _ROUNDS_OF_MANY)
+        self._fewest = _MIN_CELLS if self._bounds_far or self._searches else MAX_DUAL_STEPS
         self._place = np.full((n + 1, n + 1), -1)
         self._place[self._rows, self._columns] = np.arange(len(lags))
         start = disjoint_patterns(n, separation, most)
@@ -135,7 +152,7 @@ class PatternSearch:
         steps = 0 if cells is None else cells.steps
         for temperature in (each for each in self._temperatures if each > 0.99 * self._last):
             most = int(min(self._brief / temperature, _MAX_STEPS))
-            for _ in range(_ROUNDS_OF_BOUNDS if self._bounds_far else _ROUNDS):
+            for _ in range(self._rounds):
                 self._list()
                 end, scale = self._descend(x, temperature, report, steps, most)
                 x, steps = end.best.z * scale, steps + end.steps
@@ -275,11 +292,23 @@ class PatternSearch:
         return float(np.vdot(solved, self._target)), solved @ solved.T
 
     def _broken(self, gram: Array, most: float) -> Places:
-        """Return the worst patterns through neighbours that are above a multiple of the worst listed one."""
+        """Return patterns that are above a multiple of the worst listed one, the worst through neighbours."""
         limit = most * self._largest_sum(gram[self._rows, self._columns])
-        new = worst_patterns(np.abs(gram), self._separation, self._most, self._memory, limit)
-        known = {row.tobytes() for row in self._patterns}
+        find = self._search_patterns if self._searches else self._worst_patterns
+        new, known = find(np.abs(gram), limit), {row.tobytes() for row in self._patterns}
         return new[[row.tobytes() not in known for row in new]]
+
+    def _worst_patterns(self, sizes: Array, limit: float) -> Places:
+        return worst_patterns(sizes, self._separation, self._most, self._memory, limit)
+
+    def _search_patterns(self, sizes: Array, limit: float) -> Places:
+        """Return patterns above a limit: of those that a search finds, the worst with each two first or last steps."""
+        n, chains = len(sizes), Chains(sizes, self._separation, self._most, self._memory)
+        found = (chains.above_by_first(limit, kept) for kept in self._kept)
+        new, sums = next((each for each in found if len(each[0])), (self._patterns[:0], np.zeros(0)))
+        new = new[np.argsort(-sums)]
+        ends = (np.unique(new[:, pair] @ [n + 1, 1], return_index=True)[1] for pair in ([0, 1], [-1, -2]))
+        return np.asarray(new[np.unique(np.concatenate(list(ends)))][: _MAX_NEW_PATTERNS * n])
 
 
 class _Bounds:
@@ -315,7 +344,7 @@ def worst_patterns(sizes: Array, separation: int, most: int, memory: int, limit:
     n = len(sizes)
     onward, back = (Chains(some, separation, most, memory) for some in (sizes, sizes[::-1, ::-1]))
     rows = slice(memory - 1, n + memory - 1)
-    late, early = (np.array(each.tables)[: max(most - 1, 1), rows] for each in (onward, back))
+    late, early = (each.tables[: max(most - 1, 1), rows] for each in (onward, back))
     sums = late + early[::-1, ::-1, ::-1].swapaxes(1, 2) + onward.ways + onward.own[:, None] + onward.own
     if np.any(onward.rests[: most - 2]):
         sums[:-1] = -np.inf  # bounds of the steps before are none for those after
@@ -332,16 +361,16 @@ def worst_patterns(sizes: Array, separation: int, most: int, memory: int, limit:
 
 def _follow(chains: Chains, separation: int, first: Places, second: Places, left: Places, most: int) -> Places:
     """Return the steps that follow neighbours, at most `left` if numbers are limited, n for none, shape (.., most)."""
-    n, found, tables, rests = len(chains.own), [], np.array(chains.tables), np.array(chains.rests)
+    n, found = len(chains.own), []
     near = np.arange(n) if chains.limited else np.arange(separation, 2 * separation)
     for _ in range(most):
         runs = (second < n) & (left > 0 if chains.limited else True)
         i, j, left = np.where(runs, first, 0), np.where(runs, second, 0), np.maximum(left - 1, 0)
         nexts = near[None] if chains.limited else np.minimum(j[:, None] + near, n - 1)
         rows = (np.stack([i, j]) + 1)[:, :, None] * (chains.memory - 1)
-        gains = chains.earlier[rows[0], nexts] + chains.ways[j[:, None], nexts] + chains.own[nexts]
-        gains += rests[left[:, None], i[:, None], nexts]
-        gains += tables[left[:, None], rows[1], nexts]
+        seen = np.minimum(left, len(chains.earlier) - 1)[:, None]
+        gains = chains.earlier[seen, rows[0], nexts] + chains.ways[j[:, None], nexts] + chains.own[nexts]
+        gains += chains.tables[left[:, None], rows[1], nexts]
         best = gains.argmax(axis=1)
         reached = np.broadcast_to(nexts, gains.shape)[np.arange(len(gains)), best]
         step = np.where(runs & (gains.max(axis=1) > 0), reached, n)

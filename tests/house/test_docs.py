@@ -46,14 +46,17 @@ def test_every_structure_is_documented() -> None:
         assert f"| `{structure}` |" in page("docs/file-format.md")
 
 
+_RULES = ("rule", "TWO_STAGE", "LONGEST_PATH", "ALL_PATTERNS", "BOUNDED_PATH")
+
+
 def sensitivity_rules() -> set[str]:
     """What the code may write into `sensitivity.rule`."""
     found: set[str] = set()
-    for name in ("checker/sensitivity", "factors/sensitivity"):
+    for name in ("checker/sensitivity", "checker/longest_path", "factors/sensitivity"):
         for node in ast.walk(ast.parse(page(f"factorize/{name}.py"))):
             texts: list[ast.expr] = []
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                texts = [node.value] if node.targets[0].id in ("rule", "TWO_STAGE", "ALL_PATTERNS") else []
+                texts = [node.value] if node.targets[0].id in _RULES else []
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Bracket", "_attained_by_all"):
                 texts = node.args[2:3]
             elif isinstance(node, ast.Call):
@@ -65,7 +68,7 @@ def sensitivity_rules() -> set[str]:
 
 def test_every_rule_of_a_sensitivity_is_explained() -> None:
     rules, explained = sensitivity_rules(), " ".join(page("docs/sensitivity.md").split())
-    assert {"column norms", "two-stage Gram bound", "limit of column norms"} < rules
+    assert {"column norms", "two-stage Gram bound", "absolute sums of all patterns", "limit of column norms"} < rules
     assert not {rule for rule in rules if f"`{rule}`" not in explained}
 
 

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from structure_cases import exact, signed_buffers, strategies
 
-from factorize.checker import sensitivity
+from factorize.checker import longest_path, sensitivity
 from factorize.checker.arithmetic.near import NotEnclosed, square_root_down, square_root_up
 from factorize.checker.check import check_matrix_sensitivity
 from factorize.checker.sensitivity import Allowed, Bracket, best_selection, bracket_sensitivity
 from factorize.checker.strategy import Strategy
 from factorize.errors import CertificateError, FactorizeError, TooLarge
+from factorize.factors import plain_sensitivity
 from factorize.factors.plain_sensitivity import Chains
 from factorize.factors.sensitivity import sensitivity_of
 from factorize.participation import FixedEpochs, MinSep, Single, read_participation
@@ -130,10 +131,16 @@ def test_longest_paths_by_definition(min_sep: int, most: int, bands: int) -> Non
         assert ("longest path" in rule) == (most <= 3 or bands == 2)
 
 
-@pytest.mark.parametrize(("min_sep", "most"), [(1, 4), (1, 6), (2, 4)])
-def test_paths_with_bounds_by_definition(min_sep: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of steps further apart the largest |X| counts that may come so late; where |X| falls along rows, that is it."""
-    monkeypatch.setattr(sensitivity, "MAX_PATTERNS", 0)
+@pytest.mark.parametrize("given_up", [False, True])
+@pytest.mark.parametrize(("min_sep", "most"), [(1, 4), (1, 6), (2, 4), (2, 5), (1, 9)])
+def test_all_patterns_and_their_bounds_by_definition(
+    min_sep: int, most: int, given_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search finds the largest sum of |X|; where it is given up, steps further apart count by the largest |X|."""
+    for part in (longest_path, plain_sensitivity):
+        if given_up:
+            monkeypatch.setattr(part, "MAX_KEPT", 0)
+            monkeypatch.setattr(part, "MAX_LEFT_OPEN", -1)
     patterns = [list(pattern) for pattern in min_sep_patterns(9, min_sep, most)]
     falling = np.tril(1.0 / (1 + np.abs(np.subtract.outer(np.arange(9), np.arange(9))))) * np.linspace(1, 0.9, 9)
     for seed in range(5):
@@ -141,16 +148,23 @@ def test_paths_with_bounds_by_definition(min_sep: int, most: int, monkeypatch: p
         gram = abs(array.T @ array)
 
         def bound(steps: list[int], gram: np.ndarray = gram) -> float:
-            met = [(i, j) for x, i in enumerate(steps) for y, j in enumerate(steps) if abs(x - y) <= 2]
+            met = [(i, j) for x, i in enumerate(steps) for y, j in enumerate(steps) if abs(x - y) <= 2 or 0 in (x, y)]
             late = [(i, steps[x + 2] + e * min_sep) for x, i in enumerate(steps[:-2]) for e in range(1, most - x - 2)]
-            return float(sum(gram[pair] for pair in met) + 2 * sum(gram[i, q:].max(initial=0) for i, q in late))
+            return float(
+                sum(gram[pair] for pair in met) + 2 * sum(gram[i, q:].max(initial=0) for i, q in late if i != steps[0])
+            )
 
-        expected, worst = max(map(bound, patterns)), max(gram[np.ix_(one, one)].sum() for one in patterns)
+        bounded, worst = max(map(bound, patterns)), max(gram[np.ix_(one, one)].sum() for one in patterns)
         found = bracket(array, separated(min_sep, most))
-        assert found.rule == sensitivity.BOUNDED_PATH and worst <= expected * (1 + 1e-15)
-        assert expected <= found.upper <= expected * (1 + 1e-12)
-        assert Chains(gram, min_sep, most, 2).best() == pytest.approx(expected, rel=1e-13)
-        assert seed or (found.exact and expected == pytest.approx(worst, rel=1e-15))
+        plain, closed = Chains(gram, min_sep, most, 2).worst()
+        if given_up:
+            assert worst <= found.upper <= bounded * (1 + 1e-11) and worst * (1 - 1e-13) <= plain
+            assert plain <= bounded * (1 + 1e-11)
+        else:
+            assert closed and found.rule == longest_path.ALL_PATTERNS
+            assert worst <= found.upper <= worst * (1 + 2 * found.off)  # claims of lists of patterns hold, too
+            assert plain == pytest.approx(worst, rel=1e-11)
+        assert seed or (found.exact and float(found.upper) == pytest.approx(worst, rel=1e-11))
 
 
 def test_majorants_by_hand() -> None:
