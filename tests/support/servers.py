@@ -170,7 +170,11 @@ class LiveService(Client):
         super().__init__(url)
         self.service = service
         self.store = service.store
-        self.folder = directory_of(service.store.url)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the store, where it is one."""
+        return directory_of(self.store.url)
 
     def one(self) -> Client:
         """Return the client of one service, which is this one; a cluster has several."""
