@@ -54,9 +54,12 @@ _WINDOW_STEPS = 10
 _MAX_STEPS = 2000  # the limit of one descent
 _ROUNDS, _ROUNDS_OF_BOUNDS = 30, 6
 _MAX_SEARCHED_PARTICIPATIONS = 6
-_LAST_OF_FEW, _ROUNDS_OF_FEW, _KEPT_OF_FEW = 1e-5, 12, (1 << 7, 1 << 16)
-_LAST_OF_MANY, _ROUNDS_OF_MANY, _KEPT_OF_MANY = 1e-4, 6, (1 << 7,)
-"""Where patterns are searched, of few and of many steps: the last temperature, the rounds of one, and of how many
+_SEARCHES: tuple[tuple[int, float, int, tuple[int, ...]], ...] = (
+    (64, 1e-6, 12, (1 << 7, 1 << 16)),
+    (_SHORT_STEPS, 1e-5, 12, (1 << 7, 1 << 16)),
+    (MAX_DUAL_STEPS, 1e-4, 6, (1 << 7,)),
+)
+"""Where patterns are searched, of up to so many steps: the last temperature, the rounds of one, and of how many
 patterns of each number of steps the search goes on, at first and then if it finds none."""
 _LAST_OF_BOUNDS = 3e-5, 1e-4  # their last temperature, of few and of many steps
 _BOUNDS_SHARE = 0.1  # of the temperature, the scale of smooth bounds
@@ -124,12 +127,11 @@ class PatternSearch:
         near = (later - earlier <= self._memory) | self._searches
         self._near, self._apart = (later[near], earlier[near]), (later[~near], earlier[~near])
         self._bounds_far = self.bands == n and len(self._apart[0]) > 0
-        self._rounds, self._kept = _ROUNDS, _KEPT_OF_FEW if n <= _SHORT_STEPS else _KEPT_OF_MANY
+        self._rounds, self._kept = _ROUNDS, tuple[int, ...]()
         if self._bounds_far:
             self._last, self._rounds = _LAST_OF_BOUNDS[n > _SHORT_STEPS], _ROUNDS_OF_BOUNDS
         elif self._searches:
-            few_steps = n <= _SHORT_STEPS
-            self._last, self._rounds = (_LAST_OF_FEW, _ROUNDS_OF_FEW) if few_steps else (_LAST_OF_MANY, _ROUNDS_OF_MANY)
+            _, self._last, self._rounds, self._kept = next(each for each in _SEARCHES if n <= each[0])
         self._fewest = _MIN_CELLS if self._bounds_far or self._searches else MAX_DUAL_STEPS
         self._place = np.full((n + 1, n + 1), -1)
         self._place[self._rows, self._columns] = np.arange(len(lags))

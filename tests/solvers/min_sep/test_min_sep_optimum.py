@@ -115,14 +115,20 @@ def test_few_participations_of_many_that_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workload", "separation", "most"),
-    [(9, 2, 5), (9, 2, 2), ({"kind": "momentum", "n": 10, "momentum": 0.9}, 2, 3)],
-    ids=["all", "two", "some"],
+    ("workload", "separation", "most", "bands"),
+    [
+        (9, 2, 5, 6),
+        (9, 2, 2, 9),
+        ({"kind": "momentum", "n": 10, "momentum": 0.9}, 2, 3, 10),
+        (10, 2, 4, 10),
+        (8, 1, 5, 8),
+    ],
+    ids=["all", "two", "some", "searched", "searched without a distance"],
 )
 def test_the_search_agrees_with_a_semidefinite_program_over_all_patterns(
-    workload: Any, separation: int, most: int
+    workload: Any, separation: int, most: int, bands: int
 ) -> None:
-    """Entries of X that are three times as far apart are zero; with three participations none has to be."""
+    """Entries of X that are three times as far apart are zero; with three participations, or fewer than fit, none is."""
     spec = apart(workload, separation, most)
     target = Problem(spec).target
     search = PatternSearch(target, separation, most)
@@ -130,8 +136,8 @@ def test_the_search_agrees_with_a_semidefinite_program_over_all_patterns(
     patterns = min_sep_patterns(len(gram), separation, most)
     size = max(np.abs(gram[np.ix_(pattern, pattern)]).sum() for pattern in patterns)
     found = size * np.vdot(np.linalg.solve(gram, target.T), target.T) * spec.objective.scale(spec.workload.m)
-    assert (np.tril(gram, -search.bands) == 0).all() and search.bands == (len(gram) if most <= 3 else 3 * separation)
-    assert found == pytest.approx(program(spec, vectors=False, bands=search.bands), rel=1e-5)
+    assert (np.tril(gram, -bands) == 0).all() and search.bands == bands
+    assert found == pytest.approx(program(spec, vectors=False, bands=bands), rel=1e-5)
 
 
 def test_rounds_that_find_patterns_to_the_last_leave_none_out(monkeypatch: pytest.MonkeyPatch) -> None:
