@@ -22,8 +22,8 @@ MAX_KEPT = 1 << 16
 """The most patterns after one first step that a search follows, a second of work."""
 MAX_LEFT_OPEN = 4
 """After more first steps whose searches were given up, the others are bounded alone."""
-MAX_N_SEARCHED = 384
-"""The largest n at which patterns are searched: each first step has paths of its own."""
+MAX_SEARCH_WORK = 1 << 35
+"""The most sums of the paths of all first steps, n^4 times their steps, for a search: some seconds."""
 _AT_ONCE = 1 << 20  # The most entries of an array.
 
 
@@ -37,7 +37,7 @@ def largest_sum(sizes: np.ndarray, form: Allowed, memory: int) -> tuple[str, flo
     """
     paths = _Paths(sizes, form, memory)
     pattern = paths.longest()
-    if not paths.bounded or not math.isfinite(paths.bound) or len(sizes) > MAX_N_SEARCHED:
+    if not paths.bounded or not math.isfinite(paths.bound) or len(sizes) ** 4 * form.most > MAX_SEARCH_WORK:
         return BOUNDED_PATH if paths.bounded else LONGEST_PATH, paths.bound, pattern
     best, ends, given_up, own = float(sizes[np.ix_(pattern, pattern)].sum()), [0.0], 0, paths.own
     firsts, above = own + paths.onward[-1][0], 1 + form.most * TIE

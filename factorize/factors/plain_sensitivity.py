@@ -30,11 +30,11 @@ MAX_N_WHOLE = 2048
 """The largest n at which a Toeplitz matrix is also evaluated as a general one."""
 _MAX_ENTRIES = 1 << 24
 """The most entries of an array that are computed at a time: 128 MiB of doubles."""
-_FIRST_KEPT, MAX_KEPT, MAX_LEFT_OPEN = 1 << 9, 1 << 18, 16
+_FIRST_KEPT, MAX_KEPT, MAX_LEFT_OPEN = 1 << 9, 1 << 17, 8
 """How many patterns of each number of steps a search for a large sum goes on from, at most; a search for the largest
 after one first step; and of how many such searches more are given up: seconds each."""
-MAX_N_SEARCHED = 384
-"""The largest n at which the largest sum is searched: each first step has paths of its own."""
+_MAX_SEARCH_WORK = 1 << 35
+"""The most sums of the paths of all first steps, n^4 times their steps, for a search: some seconds."""
 _AT_ONCE = 1 << 18
 """The most patterns whose sums a search adds up at a time: some 10 MB."""
 _TIE = 2.0**-48
@@ -202,7 +202,7 @@ class Chains:
 
     def worst(self) -> tuple[float, bool]:
         """Return the largest sum or a closer bound of it, and whether it is the largest sum."""
-        if not (self.bounded and math.isfinite(self.bound)) or len(self.own) > MAX_N_SEARCHED:
+        if not (self.bounded and math.isfinite(self.bound)) or len(self.own) ** 4 * self._most > _MAX_SEARCH_WORK:
             return self.bound, not self.bounded
         found, left_open = float(self.above(0.0, _FIRST_KEPT)[1].max()), list[float]()
         for first, after in self._after_each_first(found * (1 + _TIE)):
