@@ -206,17 +206,16 @@ class Chains:
             return self.bound, not self.bounded
         found, left_open = float(self.above(0.0, _FIRST_KEPT)[1].max()), list[float]()
         for first, after in self._after_each_first(found * (1 + _TIE)):
-            own = float(self.own[first])
-            for kept in (_FIRST_KEPT, MAX_KEPT if len(left_open) <= MAX_LEFT_OPEN else 0):
-                limit = found * (1 + _TIE) - own
+            own, most_kept = float(self.own[first]), MAX_KEPT if len(left_open) <= MAX_LEFT_OPEN else 0
+            for kept, whole in ((_FIRST_KEPT, False), (most_kept, True)):  # a large sum first leaves less to search
                 try:
-                    sums = after.above(limit, kept, whole=kept != _FIRST_KEPT)[1]
+                    sums = after.above(found * (1 + _TIE) - own, kept, whole=whole)[1]
                     found = max(found, own + float(sums.max(initial=0.0)))
                 except TooLarge:
                     left_open.append(own + after.bound)
         return min(max([found, *left_open]), self.bound), not left_open
 
-    def _after_each_first(self, limit: float = 0.0) -> Iterator[tuple[int, Chains]]:
+    def _after_each_first(self, limit: float) -> Iterator[tuple[int, Chains]]:
         """Yield the first steps whose bound is above a limit, and the steps after, which count with the first, too."""
         for first in np.flatnonzero((self.own + self.tables[-1, 0] > limit)[: -self._separation]).tolist():
             after = first + self._separation
